@@ -1,0 +1,121 @@
+//! A place where objects are stored. No object is ever overwritten.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{Result, Timestamp};
+
+/// Largest object we ever write: one PUT, no multipart.
+pub const OBJECT_MAX: usize = 64 << 20;
+
+/// What a store can do, probed at each start and never assumed from a vendor's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// `create` refuses an existing name, for two writes in a row and for writes that race.
+    pub create_only: bool,
+    /// What we know of overwriting (bucket versions, object lock): a sentence for `check`.
+    pub history: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// Our bytes are durable under this name.
+    New,
+    /// The name was taken. Only from a store with create-only writes. It may have been an earlier attempt of
+    /// our own: the caller reads back and compares.
+    Exists,
+}
+
+/// A body is a list of shared slices, so that a retry copies nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Body(pub Vec<Bytes>);
+
+impl Body {
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// One contiguous slice; copies unless there is only one part.
+    pub fn concat(&self) -> Bytes {
+        match self.0.as_slice() {
+            [one] => one.clone(),
+            parts => parts.concat().into(),
+        }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self(vec![bytes])
+    }
+}
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(vec![bytes.into()])
+    }
+}
+
+/// Which bytes of an object to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Range {
+    All,
+    /// `[from, from + length)`; a shorter answer means that the object ends there.
+    Part {
+        from: u64,
+        length: u64,
+    },
+}
+
+/// One object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: String,
+    pub size: u64,
+    /// The store's own clock.
+    pub modified: Timestamp,
+}
+
+/// Names in bytewise order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub entries: Vec<Entry>,
+    /// Ask again with `after` = the last name.
+    pub more: bool,
+}
+
+/// Names are relative, `/`-separated, of `[0-9A-Za-z._-]`. A finished write is shown by every later read and list.
+///
+/// Implementations do not retry and do not limit; the decorators in this module do. Every call ends within
+/// the implementation's deadline, with an answer or an error whose act is `Retry` or `SlowDown` when nothing
+/// is known of the outcome.
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// Probes the store: writes (and where it may, removes) objects under `probe/`.
+    async fn capabilities(&self) -> Result<Capabilities>;
+    /// Creates `name`. On a store without create-only writes this is a plain put and always answers `New`.
+    async fn create(&self, name: &str, body: Body) -> Result<Created>;
+    /// `None` when there is no such object.
+    async fn read(&self, name: &str, range: Range) -> Result<Option<Bytes>>;
+    /// Objects whose names begin with `prefix`, from after `after`, at most `limit` (the store may give fewer).
+    async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page>;
+    /// Removes all versions; what is not there counts as removed.
+    async fn remove(&self, names: &[String]) -> Result<()>;
+    /// What a person would recognise (`s3://bucket/prefix`, a folder).
+    fn address(&self) -> String;
+}
+
+/// All objects under a prefix.
+pub async fn list_all(sink: &dyn Sink, prefix: &str, after: Option<&str>) -> Result<Vec<Entry>> {
+    let mut all: Vec<Entry> = Vec::new();
+    loop {
+        let last = all.last().map(|e| e.name.clone());
+        let page = sink.list(prefix, last.as_deref().or(after), 1000).await?;
+        let done = !page.more || page.entries.is_empty();
+        all.extend(page.entries);
+        if done {
+            return Ok(all);
+        }
+    }
+}
