@@ -13,6 +13,7 @@ pub mod sink;
 mod stream;
 mod tailer;
 pub mod task;
+pub mod text;
 mod time;
 
 pub use clock::{Clock, Instant};
