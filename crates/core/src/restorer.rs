@@ -27,6 +27,8 @@ pub enum Wish {
 pub struct Moment {
     pub checkpoint: RunId,
     pub place: Place,
+    /// Where the log entry that ends at `place` begins (on the same branch or, across a switch, before it).
+    pub begin: u64,
     /// Is the entry that ends at `place` part of it?
     pub inclusive: bool,
     /// The source's clock at that moment, where a mark tells it.
@@ -47,7 +49,8 @@ pub struct LogChunk {
 pub trait View: Send + Sync {
     /// As of the newest log object (or the one the view was opened at).
     fn catalog(&self) -> &Catalog;
-    /// Newest place of each branch that is durable, and the newest time that the source vouched for.
+    /// Newest place of each branch that is durable, in the order in which the stream wrote to the branches
+    /// last: the last one is where the stream goes on. And the newest time that the source vouched for.
     fn heads(&self) -> Vec<Place>;
     fn vouched(&self) -> Option<Timestamp>;
     /// Marks of `span` in stream order, in chunks, from the object that holds `span.from` on. Ask again from

@@ -116,7 +116,8 @@ pub struct Sample {
     pub epoch: Epoch,
     pub number: u64,
     pub place: Place,
-    /// Newest mark or vouched time at that object.
+    /// Newest mark or vouched time up to that object: never falls along a branch, so every mark before
+    /// `place` is at most this new.
     pub time: Timestamp,
 }
 
