@@ -1,9 +1,26 @@
 //! A place where objects are stored. No object is ever overwritten.
+//!
+//! [`decorate`] puts what every store needs around an implementation: retries, the upload rate, the meter.
+
+mod limit;
+mod limited;
+mod meter;
+mod name;
+mod retrying;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Result, Timestamp};
+pub use limited::Limited;
+pub use meter::{Figures, LATENCY_MS, Meter, Metered, Operation};
+pub use name::{NAME_MAX, check_name, is_name_byte};
+pub use retrying::{RetrySettings, Retrying};
+
+use crate::{Clock, Random, Result, Timestamp};
 
 /// Largest object we ever write: one PUT, no multipart.
 pub const OBJECT_MAX: usize = 64 << 20;
@@ -104,6 +121,27 @@ pub trait Sink: Send + Sync + 'static {
     async fn remove(&self, names: &[String]) -> Result<()>;
     /// What a person would recognise (`s3://bucket/prefix`, a folder).
     fn address(&self) -> String;
+}
+
+/// Tells by its name whether somebody may be waiting for an object (log objects and epochs, not packs).
+pub type Urgent = fn(&str) -> bool;
+
+/// Retries around the upload rate around the meter around `raw`. `upload_rate` is in bytes per second.
+pub fn decorate(
+    raw: Arc<dyn Sink>,
+    retry: RetrySettings,
+    upload_rate: Option<u64>,
+    urgent: Urgent,
+    clock: Clock,
+    random: Random,
+) -> (Arc<dyn Sink>, Arc<Meter>) {
+    let meter = Meter::new(clock.clone());
+    let mut sink: Arc<dyn Sink> = Arc::new(Metered::new(raw, meter.clone()));
+    if let Some(rate) = upload_rate {
+        sink = Arc::new(Limited::new(sink, rate, urgent, clock.clone()));
+    }
+    let sink = Arc::new(Retrying::new(sink, retry, urgent, clock, random, meter.clone()));
+    (sink, meter)
 }
 
 /// All objects under a prefix.
