@@ -1,1 +1,12 @@
+//! The repository's formats and keys: everything that is written to a sink, byte by byte (FORMAT.md), and how
+//! it is read back. Pure and sync, except for the walk and the view that read from a sink.
 
+pub mod entry;
+pub mod layer;
+mod marks;
+pub mod names;
+pub mod object;
+pub mod pack;
+pub mod seal;
+mod trailer;
+mod wire;

@@ -1,0 +1,471 @@
+//! The log object and END: a clear prelude, a sealed header, and a body of two sealed halves (FORMAT.md).
+//!
+//! Invariants: the header authenticates the prelude, the prelude holds the digests of the body and of the
+//! header before it, and the digest of prelude and header is the object's. Bodies are sealed in parallel
+//! ([`seal_body`]), headers in order ([`seal_header`]). Identity is bound, place is not: merging and mirroring
+//! move sealed bytes.
+
+use std::fmt;
+
+use bytes::Bytes;
+use holdfast_core::{
+    Epoch, Error, LineageId, Result, Span, Timestamp,
+    sink::{Body, OBJECT_MAX},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    entry::{self, Entry},
+    seal::{self, Key, purpose},
+    wire::{Reader, put_epoch},
+};
+
+const MAGIC: [u8; 8] = *b"hf-log\r\n";
+const VERSION: u16 = 1;
+const DATA: u16 = 0;
+const END: u16 = 1;
+/// Bytes of the prelude.
+pub const PRELUDE: usize = 168;
+/// Bytes of the prelude that the halves are bound to: all up to and with the salt.
+const BOUND: usize = 60;
+const CRC: usize = 4;
+/// Most sealed bytes of a header.
+const HEADER_MAX: usize = 1 << 20;
+/// A read of this length from the front holds the whole front of an object with few spans.
+pub const FRONT_READ: u64 = 4096;
+
+/// Which log object: bound to its bytes as associated data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId {
+    pub lineage: LineageId,
+    pub epoch: Epoch,
+    pub number: u64,
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/log/{}/{:016x}", self.lineage, self.epoch, self.number)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Data,
+    End,
+}
+
+/// The clear part. Until [`open_header`] has accepted it, it is a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prelude {
+    pub kind: Kind,
+    pub id: ObjectId,
+    pub salt: [u8; 16],
+    /// Digest of the object before this one, across epochs; zero for the first of a lineage.
+    pub previous: [u8; 32],
+    /// BLAKE3 of the sealed halves.
+    pub key_digest: [u8; 32],
+    pub closed_digest: [u8; 32],
+    /// Sealed lengths.
+    pub header: u32,
+    pub key_half: u32,
+    pub closed_half: u32,
+}
+
+impl Prelude {
+    /// Prelude, sealed header and check sum.
+    pub fn front_len(&self) -> usize {
+        PRELUDE + self.header as usize + CRC
+    }
+    /// Where the key half lies in the object.
+    pub fn key_range(&self) -> std::ops::Range<usize> {
+        let from = self.front_len();
+        from..from + self.key_half as usize
+    }
+    /// Where the closed half lies in the object.
+    pub fn closed_range(&self) -> std::ops::Range<usize> {
+        let from = self.key_range().end;
+        from..from + self.closed_half as usize
+    }
+    /// Length of the whole object.
+    pub fn object_len(&self) -> usize {
+        self.closed_range().end
+    }
+    /// Is this the object that was asked for?
+    pub fn expect(&self, id: ObjectId) -> Result<()> {
+        if self.id == id {
+            Ok(())
+        } else {
+            Err(Error::corrupt(format!("where {id} should be stands {}: objects were swapped", self.id)))
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(PRELUDE + self.header as usize + CRC);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        let kind = match self.kind {
+            Kind::Data => DATA,
+            Kind::End => END,
+        };
+        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&self.id.lineage.0);
+        put_epoch(&mut out, self.id.epoch);
+        out.extend_from_slice(&self.id.number.to_le_bytes());
+        out.extend_from_slice(&self.salt);
+        out.extend_from_slice(&self.previous);
+        out.extend_from_slice(&self.key_digest);
+        out.extend_from_slice(&self.closed_digest);
+        for length in [self.header, self.key_half, self.closed_half] {
+            out.extend_from_slice(&length.to_le_bytes());
+        }
+        out
+    }
+}
+
+/// What a data object says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// What the closed half and the rows hold, per branch, in order.
+    pub spans: Vec<Span>,
+    /// The writer's clocks when the batch was closed: wall, and microseconds since the writer started.
+    pub written: Timestamp,
+    pub uptime: u64,
+    /// Newest time of the source of which all that it held is durable up to here.
+    pub vouched: Option<Timestamp>,
+    /// Oldest and newest time of the marks of this object.
+    pub marks: Option<(Timestamp, Timestamp)>,
+    pub mark_count: u32,
+    /// Milliseconds after which the next object comes at the latest.
+    pub heartbeat: u32,
+    /// The newest object, this one included, whose entries hold a whole catalog.
+    pub catalog: Option<(Epoch, u64)>,
+    /// The writer ended in order with this object.
+    pub release: bool,
+}
+
+/// What an END says: nothing of its epoch counts from here on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// The epoch that closes.
+    pub by: Epoch,
+    pub written: Timestamp,
+}
+
+/// A header that proved itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Front {
+    Data(Header),
+    End(End),
+}
+
+/// A front that proved itself, with the object's digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenFront {
+    pub prelude: Prelude,
+    pub front: Front,
+    pub digest: [u8; 32],
+}
+
+/// A body, sealed before its header's turn came.
+#[derive(Clone, Debug)]
+pub struct SealedBody {
+    id: ObjectId,
+    salt: [u8; 16],
+    key_half: Bytes,
+    closed_half: Bytes,
+    key_digest: [u8; 32],
+    closed_digest: [u8; 32],
+}
+
+impl SealedBody {
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+    /// Sealed bytes.
+    pub fn len(&self) -> usize {
+        self.key_half.len() + self.closed_half.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// An object as it is stored, again and again with the same bytes.
+#[derive(Clone, Debug)]
+pub struct SealedObject {
+    pub id: ObjectId,
+    pub body: Body,
+    pub digest: [u8; 32],
+}
+
+/// Seals entries and log bytes (`closed`, concatenated). CPU work, in any order. `salt` is fresh.
+pub fn seal_body(
+    source_key: &Key,
+    epoch_key: &Key,
+    id: ObjectId,
+    salt: [u8; 16],
+    entries: &[Entry],
+    closed: &[Bytes],
+) -> Result<SealedBody> {
+    let bound = bound(Kind::Data, id, salt);
+    let half = |key: Key, plain: &[u8]| -> Result<Bytes> {
+        if plain.is_empty() { Ok(Bytes::new()) } else { seal::seal(&key, &bound, plain).map(Bytes::from) }
+    };
+    let key_half = half(source_key.derive(purpose::LOG_KEY_HALF, &salt), &entry::encode(entries)?)?;
+    let closed_key = epoch_key.derive(purpose::LOG_CLOSED_HALF, &salt);
+    let closed_half = match closed {
+        [one] => half(closed_key, one)?,
+        parts => half(closed_key, &parts.concat())?,
+    };
+    Ok(SealedBody {
+        id,
+        salt,
+        key_digest: digest(&key_half),
+        closed_digest: digest(&closed_half),
+        key_half,
+        closed_half,
+    })
+}
+
+/// Seals the header and closes the object. In stream order: `previous` is the digest of the object before.
+pub fn seal_header(
+    source_key: &Key,
+    header: &Header,
+    body: &SealedBody,
+    previous: [u8; 32],
+) -> Result<SealedObject> {
+    let prelude = Prelude {
+        kind: Kind::Data,
+        id: body.id,
+        salt: body.salt,
+        previous,
+        key_digest: body.key_digest,
+        closed_digest: body.closed_digest,
+        header: 0,
+        key_half: length(body.key_half.len())?,
+        closed_half: length(body.closed_half.len())?,
+    };
+    let (front, digest) = seal_front(source_key, prelude, header)?;
+    let id = body.id;
+    let body = Body(vec![front, body.key_half.clone(), body.closed_half.clone()]);
+    if body.len() > OBJECT_MAX {
+        return Err(Error::bug(format!("{id} of {} bytes is too large", body.len())));
+    }
+    Ok(SealedObject { id, body, digest })
+}
+
+/// Seals the END of an epoch at `id`.
+pub fn seal_end(
+    source_key: &Key,
+    id: ObjectId,
+    salt: [u8; 16],
+    end: End,
+    previous: [u8; 32],
+) -> Result<SealedObject> {
+    let nothing = digest(&[]);
+    let prelude = Prelude {
+        kind: Kind::End,
+        id,
+        salt,
+        previous,
+        key_digest: nothing,
+        closed_digest: nothing,
+        header: 0,
+        key_half: 0,
+        closed_half: 0,
+    };
+    let (front, digest) = seal_front(source_key, prelude, &end)?;
+    Ok(SealedObject { id, body: front.into(), digest })
+}
+
+/// Reads the clear part of an object from its first bytes.
+///
+/// # Errors
+/// `Corrupt` when it is none, `Configure` when a newer holdfast wrote it.
+pub fn parse_prelude(bytes: &[u8]) -> Result<Prelude> {
+    let mut reader = Reader::new(bytes);
+    if reader.array::<8>()? != MAGIC {
+        return Err(Error::corrupt("the bytes are no log object"));
+    }
+    let version = reader.u16()?;
+    if version != VERSION {
+        return Err(Error::configure(format!(
+            "a log object has format version {version}, which this holdfast does not know: use a newer one"
+        )));
+    }
+    let kind = match reader.u16()? {
+        DATA => Kind::Data,
+        END => Kind::End,
+        other => return Err(Error::corrupt(format!("a log object is of the unknown kind {other}"))),
+    };
+    let lineage = reader.lineage()?;
+    let epoch = reader.epoch()?;
+    let id = ObjectId { lineage, epoch, number: reader.u64()? };
+    let prelude = Prelude {
+        kind,
+        id,
+        salt: reader.array()?,
+        previous: reader.array()?,
+        key_digest: reader.array()?,
+        closed_digest: reader.array()?,
+        header: reader.u32()?,
+        key_half: reader.u32()?,
+        closed_half: reader.u32()?,
+    };
+    let total = [prelude.header, prelude.key_half, prelude.closed_half].map(u64::from).iter().sum::<u64>();
+    if prelude.header as usize > HEADER_MAX || total > (OBJECT_MAX - PRELUDE - CRC) as u64 {
+        return Err(Error::corrupt(format!("{id} claims lengths that no object has")));
+    }
+    if kind == Kind::End && (prelude.key_half, prelude.closed_half) != (0, 0) {
+        return Err(Error::corrupt(format!("{id} is an END with a body")));
+    }
+    Ok(prelude)
+}
+
+/// Checks prelude and header for rot, without a key. `bytes` holds at least the front.
+pub fn check_front(prelude: &Prelude, bytes: &[u8]) -> Result<()> {
+    front(prelude, bytes).map(|_| ())
+}
+
+/// Opens and proves the front. `bytes` holds at least [`Prelude::front_len`] bytes of the object.
+pub fn open_front(source_key: &Key, bytes: &[u8]) -> Result<OpenFront> {
+    let prelude = parse_prelude(bytes)?;
+    let id = prelude.id;
+    let (clear, sealed) = front(&prelude, bytes)?;
+    let key = source_key.derive(purpose::LOG_HEADER, &prelude.salt);
+    let plain = seal::open(&key, clear, sealed, HEADER_MAX)
+        .map_err(|e| e.during(format!("the header of {id} was not written with this source's key")))?;
+    let front = match prelude.kind {
+        Kind::Data => Front::Data(decode(id, &plain)?),
+        Kind::End => Front::End(decode(id, &plain)?),
+    };
+    let digest = *blake3::Hasher::new().update(clear).update(sealed).finalize().as_bytes();
+    Ok(OpenFront { prelude, front, digest })
+}
+
+/// As [`open_front`], of an object that must be data.
+pub fn open_header(source_key: &Key, bytes: &[u8]) -> Result<(Header, Prelude, [u8; 32])> {
+    let OpenFront { prelude, front, digest } = open_front(source_key, bytes)?;
+    match front {
+        Front::Data(header) => Ok((header, prelude, digest)),
+        Front::End(_) => Err(Error::corrupt(format!("{} is an END where data was expected", prelude.id))),
+    }
+}
+
+/// Opens the key half: `bytes` lies at [`Prelude::key_range`].
+pub fn open_entries(source_key: &Key, prelude: &Prelude, bytes: &[u8]) -> Result<Vec<Entry>> {
+    check_half(prelude, "key half", bytes, prelude.key_half, &prelude.key_digest)?;
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let key = source_key.derive(purpose::LOG_KEY_HALF, &prelude.salt);
+    seal::open(&key, &bound(prelude.kind, prelude.id, prelude.salt), bytes, OBJECT_MAX)
+        .and_then(|plain| entry::decode(&plain))
+        .map_err(|e| e.during(format!("the entries of {} cannot be read", prelude.id)))
+}
+
+/// Opens the closed half: `bytes` lies at [`Prelude::closed_range`].
+pub fn open_closed(epoch_key: &Key, prelude: &Prelude, bytes: &[u8]) -> Result<Bytes> {
+    check_half(prelude, "closed half", bytes, prelude.closed_half, &prelude.closed_digest)?;
+    if bytes.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let key = epoch_key.derive(purpose::LOG_CLOSED_HALF, &prelude.salt);
+    seal::open(&key, &bound(prelude.kind, prelude.id, prelude.salt), bytes, OBJECT_MAX)
+        .map(Bytes::from)
+        .map_err(|e| e.during(format!("the log bytes of {} cannot be read", prelude.id)))
+}
+
+/// Checks a whole object for rot, without a key.
+pub fn check_object(bytes: &[u8]) -> Result<Prelude> {
+    let prelude = parse_prelude(bytes)?;
+    check_front(&prelude, bytes)?;
+    let (Some(key_half), Some(closed_half), true) = (
+        bytes.get(prelude.key_range()),
+        bytes.get(prelude.closed_range()),
+        bytes.len() == prelude.object_len(),
+    ) else {
+        return Err(Error::corrupt(format!(
+            "{} has {} bytes instead of {}",
+            prelude.id,
+            bytes.len(),
+            prelude.object_len()
+        )));
+    };
+    check_half(&prelude, "key half", key_half, prelude.key_half, &prelude.key_digest)?;
+    check_half(&prelude, "closed half", closed_half, prelude.closed_half, &prelude.closed_digest)?;
+    Ok(prelude)
+}
+
+fn check_half(prelude: &Prelude, half: &str, bytes: &[u8], length: u32, expected: &[u8; 32]) -> Result<()> {
+    if bytes.len() == length as usize && digest(bytes) == *expected {
+        Ok(())
+    } else {
+        Err(Error::corrupt(format!("the {half} of {} is not what its header says: it was damaged", prelude.id)))
+    }
+}
+
+/// Clear and sealed part of a front whose check sum holds.
+fn front<'a>(prelude: &Prelude, bytes: &'a [u8]) -> Result<(&'a [u8], &'a [u8])> {
+    let damaged = || Error::corrupt(format!("the header of {} is damaged", prelude.id));
+    let checked = PRELUDE + prelude.header as usize;
+    let (front, rest) = bytes.split_at_checked(checked).ok_or_else(damaged)?;
+    let crc = Reader::new(rest).u32().map_err(|_| damaged())?;
+    if crc32c::crc32c(front) != crc {
+        return Err(damaged());
+    }
+    Ok(front.split_at(PRELUDE))
+}
+
+fn seal_front<T: Serialize>(source_key: &Key, mut prelude: Prelude, header: &T) -> Result<(Bytes, [u8; 32])> {
+    let plain = postcard::to_stdvec(header)
+        .map_err(|cause| Error::bug("a header could not be encoded").because(cause))?;
+    // A header is never compressed, so its sealed length is known before the prelude is bound to it.
+    let sealed = seal::sealed_max(plain.len());
+    if sealed > HEADER_MAX {
+        return Err(Error::bug(format!("{} has a header of {sealed} bytes: too many spans", prelude.id)));
+    }
+    prelude.header = length(sealed)?;
+    let mut out = prelude.bytes();
+    let key = source_key.derive(purpose::LOG_HEADER, &prelude.salt);
+    let clear = out.clone();
+    seal::seal_stored_into(&mut out, &key, &clear, &plain)?;
+    let digest = digest(&out);
+    let crc = crc32c::crc32c(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    Ok((out.into(), digest))
+}
+
+fn decode<T: for<'de> Deserialize<'de>>(id: ObjectId, plain: &[u8]) -> Result<T> {
+    match postcard::take_from_bytes(plain) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) => Err(Error::corrupt(format!("the header of {id} is longer than it should be"))),
+        Err(cause) => Err(Error::corrupt(format!("the header of {id} cannot be read")).because(cause)),
+    }
+}
+
+fn bound(kind: Kind, id: ObjectId, salt: [u8; 16]) -> Vec<u8> {
+    let nothing = [0; 32];
+    let mut bytes = Prelude {
+        kind,
+        id,
+        salt,
+        previous: nothing,
+        key_digest: nothing,
+        closed_digest: nothing,
+        header: 0,
+        key_half: 0,
+        closed_half: 0,
+    }
+    .bytes();
+    bytes.truncate(BOUND);
+    bytes
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    *blake3::hash(bytes).as_bytes()
+}
+
+fn length(bytes: usize) -> Result<u32> {
+    u32::try_from(bytes).map_err(|_| Error::bug(format!("{bytes} bytes are too many for one object")))
+}
