@@ -3,6 +3,14 @@
 
 mod history;
 mod lsn;
+mod page;
+mod parser;
+mod record;
+#[cfg(test)]
+mod tests;
 
 pub use history::{Ancestor, History};
 pub use lsn::{Lsn, SegmentSize};
+pub use page::{LongHeader, PAGE, PageHeader, major};
+pub use parser::{Found, Memory, Open, Parser, Start, What};
+pub use record::{Entry, server_time};
