@@ -10,8 +10,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Result, Sink, Timestamp,
-    sink::{Body, Capabilities, Created, Entry, Page, Range},
+    Error, Result, Sink, Timestamp,
+    sink::{Body, Capabilities, Created, Entry, OBJECT_MAX, Page, Range, check_name},
 };
 
 /// Objects in a sorted map. Modification times count up by one second a write.
@@ -95,6 +95,10 @@ impl Sink for MemorySink {
     }
 
     async fn create(&self, name: &str, body: Body) -> Result<Created> {
+        check_name(name)?;
+        if body.len() > OBJECT_MAX {
+            return Err(Error::bug(format!("«{name}» would be larger than any object we write")));
+        }
         let mut state = self.lock();
         state.traffic.creates += 1;
         if self.create_only && state.objects.contains_key(name) {
@@ -105,6 +109,7 @@ impl Sink for MemorySink {
     }
 
     async fn read(&self, name: &str, range: Range) -> Result<Option<Bytes>> {
+        check_name(name)?;
         let mut state = self.lock();
         state.traffic.reads += 1;
         let Some((bytes, _)) = state.objects.get(name) else { return Ok(None) };
@@ -145,6 +150,7 @@ impl Sink for MemorySink {
     async fn remove(&self, names: &[String]) -> Result<()> {
         let mut state = self.lock();
         for name in names {
+            check_name(name)?;
             state.objects.remove(name);
         }
         Ok(())
@@ -157,7 +163,16 @@ impl Sink for MemorySink {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::SinkSuite;
+
+    #[tokio::test]
+    async fn it_is_a_sink_like_any_other() {
+        SinkSuite::new(Arc::new(MemorySink::create_only()), "suite").run().await;
+        SinkSuite::new(Arc::new(MemorySink::overwriting()), "suite").overwriting().run().await;
+    }
 
     #[tokio::test]
     async fn listing_goes_on_after_a_name() {
