@@ -1,6 +1,7 @@
 //! The repository's formats and keys: everything that is written to a sink, byte by byte (FORMAT.md), and how
 //! it is read back. Pure and sync, except for the walk and the view that read from a sink.
 
+pub mod catalog;
 pub mod entry;
 pub mod layer;
 mod marks;
