@@ -4,4 +4,5 @@
 //! timeline, a position an LSN; a checkpoint is a base backup.
 
 pub mod records;
+pub mod restore;
 pub mod wal;

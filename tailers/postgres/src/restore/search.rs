@@ -1,0 +1,246 @@
+//! Reads marks and record boundaries of one line from a view, in windows: never all marks in memory.
+
+use std::collections::VecDeque;
+
+use holdfast_core::{Error, Mark, Result, Span, Timestamp, View};
+
+use super::{
+    boundary::{Entries, Entry, PAGE},
+    timelines::{Line, Stretch, number},
+};
+use crate::wal::Lsn;
+
+/// WAL read to find a record's boundary: grows from the first to the last of these.
+const WALK: [u64; 4] = [64 << 10, 1 << 20, 8 << 20, 64 << 20];
+
+/// One line of timelines as a view shows it.
+pub struct Search<'a> {
+    pub view: &'a dyn View,
+    pub line: &'a Line,
+    /// Samples on the line, in order: position and newest time up to there.
+    samples: Vec<(u64, Timestamp)>,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(view: &'a dyn View, line: &'a Line) -> Self {
+        let on_line = |sample: &&holdfast_core::Sample| {
+            line.parts.iter().any(|part| {
+                number(sample.place.branch) == Some(part.timeline)
+                    && sample.place.position > part.from.0
+                    && part.to.is_none_or(|to| sample.place.position <= to.0)
+            })
+        };
+        let mut samples: Vec<(u64, Timestamp)> = view
+            .catalog()
+            .samples
+            .iter()
+            .filter(on_line)
+            .map(|sample| (sample.place.position, sample.time))
+            .collect();
+        samples.sort_unstable();
+        Self { view, line, samples }
+    }
+
+    /// Marks that end in `(from, to]` of the line, in order.
+    pub fn marks(&self, from: u64, to: u64) -> MarkScan<'a> {
+        MarkScan {
+            view: self.view,
+            spans: self.line.path(from, to).into(),
+            after: from,
+            to,
+            ready: Vec::new().into_iter(),
+        }
+    }
+
+    /// The first mark of a stretch that `wanted` likes. `at_most` tells the newest time that may be passed
+    /// over unread: `wanted` must like no mark that is not newer.
+    pub async fn first(
+        &self,
+        stretch: Stretch,
+        at_most: Option<Timestamp>,
+        mut wanted: impl FnMut(&Mark) -> bool + Send,
+    ) -> Result<Option<Mark>> {
+        let passed = |(position, time): &&(u64, Timestamp)| {
+            *position >= stretch.from && *position <= stretch.to && at_most.is_some_and(|most| *time <= most)
+        };
+        // Times of samples never fall, so the last one that is old enough is the place to begin.
+        let from = self.samples.iter().rfind(passed).map_or(stretch.from, |(position, _)| *position);
+        let mut scan = self.marks(from, stretch.to);
+        while let Some(mark) = scan.next().await? {
+            if wanted(&mark) {
+                return Ok(Some(mark));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last mark that ends in `(from, to]` of the line and that `wanted` likes; reads windows backwards.
+    pub async fn last(
+        &self,
+        from: u64,
+        to: u64,
+        mut wanted: impl FnMut(&Mark) -> bool + Send,
+    ) -> Result<Option<Mark>> {
+        let mut end = to;
+        while end > from {
+            let window = self.samples.iter().rfind(|(position, _)| *position < end);
+            let begin = window.map_or(from, |(position, _)| *position).max(from);
+            let mut scan = self.marks(begin, end);
+            let mut found = None;
+            while let Some(mark) = scan.next().await? {
+                if wanted(&mark) {
+                    found = Some(mark);
+                }
+            }
+            if found.is_some() {
+                return Ok(found);
+            }
+            end = begin;
+        }
+        Ok(None)
+    }
+
+    /// Newest time that a sample or a commit within the stretch tells.
+    pub async fn known_until(&self, stretch: Stretch) -> Result<Option<Timestamp>> {
+        let within =
+            self.samples.iter().filter(|(position, _)| (stretch.from..=stretch.to).contains(position));
+        let sampled = within.map(|(_, time)| *time).max();
+        let mut newest = sampled;
+        let from = self
+            .samples
+            .iter()
+            .rfind(|(position, _)| (stretch.from..=stretch.to).contains(position))
+            .map_or(stretch.from, |(position, _)| *position);
+        let mut scan = self.marks(from, stretch.to);
+        while let Some(mark) = scan.next().await? {
+            newest = newest.max(Some(mark.time));
+        }
+        Ok(newest)
+    }
+
+    /// WAL of the line, `[from, to)`.
+    pub async fn wal(&self, from: u64, to: u64) -> Result<Vec<u8>> {
+        let mut all = Vec::with_capacity(usize::try_from(to.saturating_sub(from)).unwrap_or(0).min(64 << 20));
+        for span in self.line.path(from, to) {
+            read_log(self.view, span, &mut all).await?;
+        }
+        Ok(all)
+    }
+
+    /// The last whole record that ends at or before `limit`. `known` is a place at or before which a record
+    /// begins (the start of the replay); nothing before it is read.
+    pub async fn last_record(&self, known: u64, limit: u64, segment: u64) -> Result<Option<Entry>> {
+        for walk in WALK {
+            let page = limit.saturating_sub(walk) / PAGE * PAGE;
+            let from = page.max(known);
+            let wal = self.wal(from, limit).await?;
+            if let Some(entry) = Entries::new(&wal, from, segment).last() {
+                return Ok(Some(entry));
+            }
+            if from == known {
+                return Ok(None);
+            }
+        }
+        Err(too_long(limit))
+    }
+
+    /// The first whole record that begins at or after `position` and ends at or before `to`.
+    pub async fn record_from(
+        &self,
+        known: u64,
+        position: u64,
+        to: u64,
+        segment: u64,
+    ) -> Result<Option<Entry>> {
+        let from = (position / PAGE * PAGE).max(known);
+        for walk in WALK {
+            let end = position.saturating_add(walk).min(to);
+            let wal = self.wal(from, end).await?;
+            if let Some(entry) = Entries::new(&wal, from, segment).find(|entry| entry.begin >= position) {
+                return Ok(Some(entry));
+            }
+            if end == to {
+                return Ok(None);
+            }
+        }
+        Err(too_long(position))
+    }
+}
+
+fn too_long(at: u64) -> Error {
+    Error::unreachable(format!(
+        "no WAL record boundary was found within 64 MiB of {}: choose a moment by time or by --xid instead",
+        Lsn(at)
+    ))
+}
+
+/// Appends the log of `span`; an error when the view holds less.
+pub async fn read_log(view: &dyn View, span: Span, out: &mut Vec<u8>) -> Result<()> {
+    let mut at = span.from;
+    while at < span.to {
+        let chunks = view.log(Span { from: at, ..span }).await?;
+        let before = at;
+        for chunk in chunks {
+            if chunk.span.branch != span.branch
+                || chunk.span.from > at
+                || chunk.span.len() != chunk.bytes.len() as u64
+            {
+                return Err(Error::bug(format!(
+                    "log of {:?} came where {} was asked for",
+                    chunk.span,
+                    Lsn(at)
+                )));
+            }
+            let skip = usize::try_from(at - chunk.span.from).unwrap_or(usize::MAX);
+            let want = usize::try_from(span.to - at).unwrap_or(usize::MAX);
+            let part = chunk.bytes.get(skip..).unwrap_or_default();
+            let part = part.get(..want.min(part.len())).unwrap_or_default();
+            out.extend_from_slice(part);
+            at += part.len() as u64;
+        }
+        if at == before {
+            return Err(Error::unreachable(format!(
+                "WAL of timeline {} from {} to {} is not in the repository",
+                span.branch.0,
+                Lsn(at),
+                Lsn(span.to)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// See [`Search::marks`].
+pub struct MarkScan<'a> {
+    view: &'a dyn View,
+    spans: VecDeque<Span>,
+    /// Marks up to here were yielded.
+    after: u64,
+    to: u64,
+    ready: std::vec::IntoIter<Mark>,
+}
+
+impl MarkScan<'_> {
+    pub async fn next(&mut self) -> Result<Option<Mark>> {
+        loop {
+            for mark in self.ready.by_ref() {
+                if mark.place.position > self.after && mark.place.position <= self.to {
+                    self.after = mark.place.position;
+                    return Ok(Some(mark));
+                }
+            }
+            let Some(span) = self.spans.front_mut() else { return Ok(None) };
+            let end = span.to;
+            let read = self.view.marks(*span).await?;
+            let branch = span.branch;
+            if read.covered.is_empty() || read.covered.to <= span.from || read.covered.to >= end {
+                self.spans.pop_front();
+            } else {
+                span.from = read.covered.to;
+            }
+            let mut marks = read.marks;
+            marks.retain(|mark| mark.place.branch == branch && mark.place.position <= end);
+            self.ready = marks.into_iter();
+        }
+    }
+}
