@@ -14,7 +14,12 @@ use crate::wire::{Reader, put_varint};
 pub enum Entry {
     /// Bytes of the source's log: `length` bytes from `offset` of the opened closed half. A record ends at
     /// `span.to` when `whole`.
-    Log { span: Span, offset: u32, length: u32, whole: bool },
+    Log {
+        span: Span,
+        offset: u32,
+        length: u32,
+        whole: bool,
+    },
     Marks(Marks),
     Note(Note),
     Gap(Gap),
@@ -31,11 +36,20 @@ pub enum Entry {
     /// First entry of number 0.
     Took(Took),
     /// The three clocks side by side, as far as they could be asked.
-    Clocks { source: Option<Timestamp>, host: Timestamp, store: Option<Timestamp> },
+    Clocks {
+        source: Option<Timestamp>,
+        host: Timestamp,
+        store: Option<Timestamp>,
+    },
     /// A cut across sources: this stream holds all that was acknowledged before `began`.
-    Cut { name: String, began: Timestamp },
+    Cut {
+        name: String,
+        began: Timestamp,
+    },
     /// Names this stream will never name again (R8).
-    Doom { names: Vec<String> },
+    Doom {
+        names: Vec<String>,
+    },
     /// The writer ended in order: anybody may claim at once.
     Release,
 }

@@ -3,6 +3,8 @@
 
 pub mod catalog;
 pub mod entry;
+pub mod epoch;
+pub mod keys;
 pub mod layer;
 mod marks;
 pub mod names;

@@ -16,16 +16,43 @@ pub enum Name {
     Repo,
     Format(u64),
     Ring(u64),
-    SourceRing { source: SourceId, generation: u64 },
-    Hold { source: SourceId, hold: [u8; 8], renewal: u64 },
+    SourceRing {
+        source: SourceId,
+        generation: u64,
+    },
+    Hold {
+        source: SourceId,
+        hold: [u8; 8],
+        renewal: u64,
+    },
     /// The sealed record of what a lineage is; written once, with the lineage.
     Lineage(Stream),
-    Epoch { stream: Stream, epoch: Epoch },
-    Log { stream: Stream, epoch: Epoch, number: u64 },
+    Epoch {
+        stream: Stream,
+        epoch: Epoch,
+    },
+    Log {
+        stream: Stream,
+        epoch: Epoch,
+        number: u64,
+    },
     /// `to` is the last number it holds.
-    Merged { stream: Stream, epoch: Epoch, from: u64, to: u64 },
-    Pack { stream: Stream, epoch: Epoch, number: u64 },
-    State { stream: Stream, epoch: Epoch, number: u64 },
+    Merged {
+        stream: Stream,
+        epoch: Epoch,
+        from: u64,
+        to: u64,
+    },
+    Pack {
+        stream: Stream,
+        epoch: Epoch,
+        number: u64,
+    },
+    State {
+        stream: Stream,
+        epoch: Epoch,
+        number: u64,
+    },
 }
 
 /// The ordered log of one lineage, as a place in the repository.
@@ -137,7 +164,11 @@ impl FromStr for Name {
     fn from_str(text: &str) -> Result<Self> {
         let name = parse(text).ok_or_else(|| Error::corrupt(format!("«{text}» is no name of an object")))?;
         // One spelling each: upper case and the like name nothing.
-        if name.to_string() == text { Ok(name) } else { Err(Error::corrupt(format!("«{text}» is no name of an object"))) }
+        if name.to_string() == text {
+            Ok(name)
+        } else {
+            Err(Error::corrupt(format!("«{text}» is no name of an object")))
+        }
     }
 }
 

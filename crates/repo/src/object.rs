@@ -401,7 +401,10 @@ fn check_half(prelude: &Prelude, half: &str, bytes: &[u8], length: u32, expected
     if bytes.len() == length as usize && digest(bytes) == *expected {
         Ok(())
     } else {
-        Err(Error::corrupt(format!("the {half} of {} is not what its header says: it was damaged", prelude.id)))
+        Err(Error::corrupt(format!(
+            "the {half} of {} is not what its header says: it was damaged",
+            prelude.id
+        )))
     }
 }
 

@@ -14,9 +14,6 @@ impl<'a> Reader<'a> {
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
-    pub fn len(&self) -> usize {
-        self.rest.len()
-    }
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (array, rest) = self.rest.split_first_chunk::<N>().ok_or_else(cut)?;
         self.rest = rest;

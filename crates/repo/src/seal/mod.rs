@@ -216,7 +216,9 @@ impl Prefix {
             [codec @ (STORED | ZSTD), a, b, c, d, ..] => {
                 Ok(Self { codec, opened: u32::from_le_bytes([a, b, c, d]) })
             }
-            [codec, _, _, _, _, ..] => Err(Error::corrupt(format!("sealed bytes name an unknown codec {codec}"))),
+            [codec, _, _, _, _, ..] => {
+                Err(Error::corrupt(format!("sealed bytes name an unknown codec {codec}")))
+            }
             _ => Err(Error::corrupt("sealed bytes are cut short")),
         }
     }
