@@ -7,15 +7,28 @@
 
 #![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
 
+mod backstage;
+mod cable;
 pub mod cache;
+mod certificates;
 mod folder;
 mod missing;
 pub mod postgres;
 pub mod process;
+mod s3local;
+mod store;
+pub mod toxic;
 mod user;
 mod warden;
+mod weed;
 
+pub use cable::Cable;
+pub use certificates::{Certificates, Issued};
 pub use folder::copy_folder;
 pub use missing::Missing;
 pub use postgres::{Major, Options, Server, Stop};
+pub use s3local::{Conditions, S3Local};
+pub use store::Store;
+pub use toxic::{Fault, Rule, Toxic};
 pub use user::User;
+pub use weed::Weed;

@@ -63,3 +63,38 @@ async fn a_paused_server_answers_nobody() {
     server.resume();
     assert_eq!(server.value("select 1").await.unwrap(), "1");
 }
+
+#[test]
+fn servers_end_when_their_owner_is_killed() {
+    use std::{
+        io::{BufRead, BufReader},
+        process::{Command, Stdio},
+    };
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "an_owner_to_be_killed", "--ignored", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+    let line = lines.find_map(|line| line.unwrap().strip_prefix("server ").map(str::to_owned)).unwrap();
+    let (pid, home) = line.split_once(' ').unwrap();
+    let pid: u32 = pid.parse().unwrap();
+    let children = holdfast_harness::process::children(pid);
+    assert!(!children.is_empty());
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while std::iter::once(&pid).chain(&children).any(|pid| holdfast_harness::process::alive(*pid)) {
+        assert!(std::time::Instant::now() < deadline, "the server outlived its owner");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[tokio::test]
+#[ignore = "run by servers_end_when_their_owner_is_killed"]
+async fn an_owner_to_be_killed() {
+    let server = Server::start(Major::V18).await.unwrap();
+    println!("\nserver {} {}", server.pid().unwrap(), server.socket_folder().display());
+    std::future::pending::<()>().await;
+}

@@ -8,4 +8,5 @@ mod template;
 
 pub use builds::{Major, apt_install, debian_bin};
 pub use options::Options;
+pub(crate) use server::free_port;
 pub use server::{Server, Stop};

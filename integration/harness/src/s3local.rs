@@ -1,0 +1,134 @@
+//! An S3 server in this process: `s3s-fs` behind hyper, each object a file below a folder, so that a test can flip,
+//! cut, swap or remove it.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::Result;
+use hyper::{Method, Request, body::Incoming, header, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::{
+    auth::SimpleAuth,
+    service::{S3Service, S3ServiceBuilder},
+};
+use tempfile::TempDir;
+
+use crate::{Certificates, Store, backstage::Listening};
+
+/// What the store does with `If-None-Match`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conditions {
+    /// Create-only writes hold, races included.
+    Kept,
+    /// The header is ignored: every write overwrites (B2 is such a store).
+    Ignored,
+}
+
+/// Ends when dropped; the folder goes with it unless it was given.
+pub struct S3Local {
+    store: Store,
+    objects: PathBuf,
+    _folder: Option<TempDir>,
+    _listening: Listening,
+}
+
+impl S3Local {
+    /// A plain HTTP store that keeps conditions.
+    pub fn start() -> Result<Self> {
+        Self::start_with(Conditions::Kept, None)
+    }
+
+    /// The same with TLS: clients reach it as `localhost` and trust `certificates`.
+    pub fn start_tls(certificates: &Certificates) -> Result<Self> {
+        Self::start_with(Conditions::Kept, Some(certificates))
+    }
+
+    pub fn start_with(conditions: Conditions, certificates: Option<&Certificates>) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("hf-s3-").tempdir()?;
+        let root = folder.path().to_owned();
+        Self::start_in(&root, Some(folder), conditions, certificates)
+    }
+
+    /// A plain store that keeps its objects in a folder of the caller's (a file system in memory, say).
+    pub fn start_at(root: &Path) -> Result<Self> {
+        Self::start_in(root, None, Conditions::Kept, None)
+    }
+
+    fn start_in(
+        root: &Path,
+        folder: Option<TempDir>,
+        conditions: Conditions,
+        certificates: Option<&Certificates>,
+    ) -> Result<Self> {
+        let mut store = Store::at(String::new(), certificates.map(Certificates::authority));
+        let objects = root.join(&store.bucket);
+        std::fs::create_dir_all(&objects)?;
+        let system = s3s_fs::FileSystem::new(root).map_err(|cause| anyhow::anyhow!("s3s-fs: {cause:?}"))?;
+        let mut builder = S3ServiceBuilder::new(system);
+        builder.set_auth(SimpleAuth::from_single(store.access_key.clone(), store.secret_key.clone()));
+        let names = Arc::new(Names { service: builder.build(), conditions, busy: Mutex::default() });
+        let tls = certificates.map(|made| made.server()?.server_config()).transpose()?;
+        let scheme = if tls.is_some() { "https://localhost" } else { "http://127.0.0.1" };
+        let listening = Listening::start(0, tls, move |line| {
+            let names = names.clone();
+            async move {
+                let service = service_fn(move |request| names.clone().answer(request));
+                let mut http = hyper::server::conn::http1::Builder::new();
+                // A client that goes away in the middle of a request is none of our business.
+                http.timer(TokioTimer::new()).serve_connection(TokioIo::new(line), service).await.ok();
+            }
+        })?;
+        store.endpoint = format!("{scheme}:{}", listening.port());
+        Ok(Self { store, objects, _folder: folder, _listening: listening })
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The folder in which object `a/b` is the file `a/b`.
+    pub fn objects(&self) -> &Path {
+        &self.objects
+    }
+}
+
+type Busy = Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>;
+
+/// The service, one write per name at a time: s3s-fs looks whether a name is taken and writes it later, so two
+/// create-only writes that race would both win.
+struct Names {
+    service: S3Service,
+    conditions: Conditions,
+    busy: Busy,
+}
+
+impl Names {
+    async fn answer(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<s3s::HttpResponse, s3s::HttpError> {
+        let name = request.uri().path().to_owned();
+        if self.conditions == Conditions::Ignored {
+            request.headers_mut().remove(header::IF_NONE_MATCH);
+        }
+        let conditional = request.headers().contains_key(header::IF_NONE_MATCH);
+        if request.method() != Method::PUT || !conditional {
+            return hyper::service::Service::call(&self.service, request).await;
+        }
+        let turn =
+            self.busy.lock().unwrap_or_else(PoisonError::into_inner).entry(name.clone()).or_default().clone();
+        let answer = {
+            let _turn = turn.lock().await;
+            hyper::service::Service::call(&self.service, request).await
+        };
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map and this call: nobody else waits.
+        if Arc::strong_count(&turn) == 2 {
+            busy.remove(&name);
+        }
+        answer
+    }
+}
