@@ -83,7 +83,7 @@ async fn foreign_things_in_the_folder_are_not_objects() {
     std::os::unix::fs::symlink("/etc/passwd", folder.path().join("passwd")).unwrap();
     let lost = folder.path().join("lost+found");
     std::fs::create_dir(&lost).unwrap();
-    std::fs::set_permissions(&lost, PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&lost, PermissionsExt::from_mode(0o000)).unwrap();
     let names: Vec<_> = list_all(&sink, "", None).await.unwrap().into_iter().map(|e| e.name).collect();
     assert_eq!(names, ["a/object"]);
     assert!(sink.read("passwd", Range::All).await.is_err(), "a link out of the repository is not followed");
