@@ -2,6 +2,7 @@
 //! it is read back. Pure and sync, except for the walk and the view that read from a sink.
 
 pub mod catalog;
+pub mod chain;
 pub mod entry;
 pub mod epoch;
 pub mod keys;
@@ -12,4 +13,5 @@ pub mod object;
 pub mod pack;
 pub mod seal;
 mod trailer;
+pub mod view;
 mod wire;
