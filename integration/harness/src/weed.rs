@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -40,13 +40,18 @@ struct Ports {
 }
 
 impl Weed {
+    /// The `weed` program; fetched when it is not cached yet.
+    pub fn program() -> Result<PathBuf> {
+        Ok(cache::once("seaweedfs", fetch)?.join("weed"))
+    }
+
     /// Starts it with an empty folder and makes the bucket.
     pub async fn start() -> Result<Self> {
         tokio::task::spawn_blocking(Self::start_now).await?
     }
 
     fn start_now() -> Result<Self> {
-        let program = program()?;
+        let program = Self::program()?;
         let home = tempfile::Builder::new().prefix("hf-weed-").tempdir()?;
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755))?;
         User::give(home.path())?;
@@ -104,6 +109,7 @@ impl Weed {
             .arg(format!("-s3.port.grpc={}", grpc[3]))
             .env("HOME", self.home.path())
             .current_dir(self.home.path())
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
@@ -198,11 +204,6 @@ fn request(port: u16, method: &str, path: &str) -> Option<u16> {
     let mut line = [0; 12];
     stream.read_exact(&mut line).ok()?;
     std::str::from_utf8(&line).ok()?.split(' ').nth(1)?.parse().ok()
-}
-
-/// The `weed` program; fetched when it is not cached yet.
-fn program() -> Result<PathBuf> {
-    Ok(cache::once("seaweedfs", fetch)?.join("weed"))
 }
 
 fn fetch(place: &Path) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::TcpListener,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -143,6 +143,8 @@ impl Server {
             .args(["-c", &format!("unix_socket_directories={}", self.home.path().display())])
             .current_dir(self.home.path())
             .env_remove("PGDATA")
+            // Ctrl-C is for the owner, which ends its servers itself.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
