@@ -86,6 +86,14 @@ impl Prelude {
         let from = self.key_range().end;
         from..from + self.closed_half as usize
     }
+    /// Where the halves lie in the body (merged objects keep fronts and bodies apart).
+    pub fn key_in_body(&self) -> std::ops::Range<usize> {
+        0..self.key_half as usize
+    }
+    pub fn closed_in_body(&self) -> std::ops::Range<usize> {
+        let from = self.key_half as usize;
+        from..from + self.closed_half as usize
+    }
     /// Length of the whole object.
     pub fn object_len(&self) -> usize {
         self.closed_range().end
@@ -324,14 +332,14 @@ pub fn parse_prelude(bytes: &[u8]) -> Result<Prelude> {
 
 /// Checks prelude and header for rot, without a key. `bytes` holds at least the front.
 pub fn check_front(prelude: &Prelude, bytes: &[u8]) -> Result<()> {
-    front(prelude, bytes).map(|_| ())
+    split_front(prelude, bytes).map(|_| ())
 }
 
 /// Opens and proves the front. `bytes` holds at least [`Prelude::front_len`] bytes of the object.
 pub fn open_front(source_key: &Key, bytes: &[u8]) -> Result<OpenFront> {
     let prelude = parse_prelude(bytes)?;
     let id = prelude.id;
-    let (clear, sealed) = front(&prelude, bytes)?;
+    let (clear, sealed) = split_front(&prelude, bytes)?;
     let key = source_key.derive(purpose::LOG_HEADER, &prelude.salt);
     let plain = seal::open(&key, clear, sealed, HEADER_MAX)
         .map_err(|e| e.during(format!("the header of {id} was not written with this source's key")))?;
@@ -377,24 +385,34 @@ pub fn open_closed(epoch_key: &Key, prelude: &Prelude, bytes: &[u8]) -> Result<B
 }
 
 /// Checks a whole object for rot, without a key.
-pub fn check_object(bytes: &[u8]) -> Result<Prelude> {
+pub fn check_object(bytes: &Bytes) -> Result<Prelude> {
     let prelude = parse_prelude(bytes)?;
-    check_front(&prelude, bytes)?;
-    let (Some(key_half), Some(closed_half), true) = (
-        bytes.get(prelude.key_range()),
-        bytes.get(prelude.closed_range()),
-        bytes.len() == prelude.object_len(),
-    ) else {
-        return Err(Error::corrupt(format!(
-            "{} has {} bytes instead of {}",
-            prelude.id,
-            bytes.len(),
-            prelude.object_len()
-        )));
-    };
-    check_half(&prelude, "key half", key_half, prelude.key_half, &prelude.key_digest)?;
-    check_half(&prelude, "closed half", closed_half, prelude.closed_half, &prelude.closed_digest)?;
+    let front = prelude.front_len();
+    if bytes.len() != prelude.object_len() {
+        let (is, should) = (bytes.len(), prelude.object_len());
+        return Err(Error::corrupt(format!("{} has {is} bytes instead of {should}", prelude.id)));
+    }
+    check_parts(&prelude, &bytes[..front], &[bytes.slice(front..)])?;
     Ok(prelude)
+}
+
+/// As [`check_object`], of an object whose front and body lie apart; answers its digest. `body` may come in
+/// parts that split where the halves meet, or in one.
+pub fn check_parts(prelude: &Prelude, front: &[u8], body: &[Bytes]) -> Result<[u8; 32]> {
+    check_front(prelude, front)?;
+    let whole;
+    let (key_half, closed_half) = match body {
+        [key_half, closed_half] if key_half.len() == prelude.key_half as usize => {
+            (&key_half[..], &closed_half[..])
+        }
+        _ => {
+            whole = body.concat();
+            whole.split_at_checked(prelude.key_half as usize).unwrap_or((&whole, &[]))
+        }
+    };
+    check_half(prelude, "key half", key_half, prelude.key_half, &prelude.key_digest)?;
+    check_half(prelude, "closed half", closed_half, prelude.closed_half, &prelude.closed_digest)?;
+    Ok(digest(&front[..PRELUDE + prelude.header as usize]))
 }
 
 fn check_half(prelude: &Prelude, half: &str, bytes: &[u8], length: u32, expected: &[u8; 32]) -> Result<()> {
@@ -409,7 +427,7 @@ fn check_half(prelude: &Prelude, half: &str, bytes: &[u8], length: u32, expected
 }
 
 /// Clear and sealed part of a front whose check sum holds.
-fn front<'a>(prelude: &Prelude, bytes: &'a [u8]) -> Result<(&'a [u8], &'a [u8])> {
+fn split_front<'a>(prelude: &Prelude, bytes: &'a [u8]) -> Result<(&'a [u8], &'a [u8])> {
     let damaged = || Error::corrupt(format!("the header of {} is damaged", prelude.id));
     let checked = PRELUDE + prelude.header as usize;
     let (front, rest) = bytes.split_at_checked(checked).ok_or_else(damaged)?;

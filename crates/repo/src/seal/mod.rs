@@ -47,10 +47,12 @@ pub mod purpose {
     /// From the source key: authenticates merged objects.
     pub const MERGED: &str = "holdfast 1 merged object";
     /// From the source key and the record's salt.
+    pub const SOURCE_RECORD: &str = "holdfast 1 source record";
+    /// From the source key and the record's salt.
     pub const LINEAGE_RECORD: &str = "holdfast 1 lineage record";
     /// From the source key: names a lineage after what the source says it is.
     pub const LINEAGE_ID: &str = "holdfast 1 lineage id";
-    /// From the source key: authenticates holds.
+    /// From the source key and the hold's salt.
     pub const HOLD: &str = "holdfast 1 hold";
     /// From a passphrase's Argon2id output.
     pub const PASSPHRASE: &str = "holdfast 1 passphrase";
