@@ -27,8 +27,10 @@ pub struct MemoryView {
     pub marks: Vec<Mark>,
     /// Waited in each call that would go to the store.
     pub delay: Duration,
-    /// Longest chunk of log in one answer, and most marks in one.
+    /// Longest chunk of log in one answer.
     pub chunk: usize,
+    /// Most marks in one answer.
+    pub most_marks: usize,
     tables: BTreeMap<u64, BTreeMap<Bytes, Row>>,
     content: HashMap<PieceId, Bytes>,
     log: BTreeMap<(Branch, u64), Bytes>,
@@ -46,6 +48,7 @@ impl Default for MemoryView {
             marks: Vec::new(),
             delay: Duration::ZERO,
             chunk: 1 << 20,
+            most_marks: 10_000,
             tables: BTreeMap::new(),
             content: HashMap::new(),
             log: BTreeMap::new(),
@@ -171,8 +174,8 @@ impl View for MemoryView {
         let within = |mark: &&Mark| {
             mark.place.branch == span.branch && (span.from..=span.to).contains(&mark.place.position)
         };
-        let marks: Vec<Mark> = self.marks.iter().filter(within).take(self.chunk).cloned().collect();
-        let full = marks.len() == self.chunk;
+        let marks: Vec<Mark> = self.marks.iter().filter(within).take(self.most_marks).cloned().collect();
+        let full = marks.len() == self.most_marks;
         let to = if full { marks.last().map_or(span.to, |mark| mark.place.position) } else { span.to };
         Ok(Marks { marks, covered: Span { to, ..span } })
     }

@@ -8,3 +8,6 @@ pub mod boundary;
 pub mod resolve;
 pub mod search;
 pub mod timelines;
+
+#[cfg(test)]
+mod resolve_tests;

@@ -17,28 +17,49 @@ const WALK: [u64; 4] = [64 << 10, 1 << 20, 8 << 20, 64 << 20];
 pub struct Search<'a> {
     pub view: &'a dyn View,
     pub line: &'a Line,
-    /// Samples on the line, in order: position and newest time up to there.
-    samples: Vec<(u64, Timestamp)>,
+    /// In the order of the line.
+    samples: Vec<Known>,
+}
+
+/// What a sample says of one timeline of the line: no mark before `position` is newer than `time`.
+#[derive(Clone, Copy)]
+struct Known {
+    part: usize,
+    position: u64,
+    time: Timestamp,
+    /// The sample lies beyond the switch, so its time may be of what the line does not hold.
+    clipped: bool,
 }
 
 impl<'a> Search<'a> {
     pub fn new(view: &'a dyn View, line: &'a Line) -> Self {
-        let on_line = |sample: &&holdfast_core::Sample| {
-            line.parts.iter().any(|part| {
-                number(sample.place.branch) == Some(part.timeline)
-                    && sample.place.position > part.from.0
-                    && part.to.is_none_or(|to| sample.place.position <= to.0)
-            })
-        };
-        let mut samples: Vec<(u64, Timestamp)> = view
-            .catalog()
-            .samples
-            .iter()
-            .filter(on_line)
-            .map(|sample| (sample.place.position, sample.time))
-            .collect();
-        samples.sort_unstable();
+        let mut samples = Vec::new();
+        for sample in &view.catalog().samples {
+            let here = |part: &super::timelines::Part| number(sample.place.branch) == Some(part.timeline);
+            let Some(at) = line.parts.iter().position(here) else { continue };
+            let Some(part) = line.parts.get(at) else { continue };
+            let position = sample.place.position.min(part.to.map_or(u64::MAX, |to| to.0));
+            if position > part.from.0 {
+                let clipped = position < sample.place.position;
+                samples.push(Known { part: at, position, time: sample.time, clipped });
+            }
+        }
+        samples.sort_unstable_by_key(|known| (known.part, known.position, known.time));
         Self { view, line, samples }
+    }
+
+    /// Where the first mark newer than `most` may begin at the earliest, from `from` on. A timeline is passed
+    /// only when samples vouch for all of it.
+    fn passed(&self, from: u64, most: Timestamp) -> u64 {
+        let mut at = from;
+        for (number, part) in self.line.parts.iter().enumerate() {
+            let old = |known: &&Known| known.part == number && known.time <= most;
+            at = at.max(self.samples.iter().rfind(old).map_or(0, |known| known.position));
+            if part.to.is_none_or(|to| at < to.0) {
+                break;
+            }
+        }
+        at
     }
 
     /// Marks that end in `(from, to]` of the line, in order.
@@ -60,11 +81,7 @@ impl<'a> Search<'a> {
         at_most: Option<Timestamp>,
         mut wanted: impl FnMut(&Mark) -> bool + Send,
     ) -> Result<Option<Mark>> {
-        let passed = |(position, time): &&(u64, Timestamp)| {
-            *position >= stretch.from && *position <= stretch.to && at_most.is_some_and(|most| *time <= most)
-        };
-        // Times of samples never fall, so the last one that is old enough is the place to begin.
-        let from = self.samples.iter().rfind(passed).map_or(stretch.from, |(position, _)| *position);
+        let from = at_most.map_or(stretch.from, |most| self.passed(stretch.from, most));
         let mut scan = self.marks(from, stretch.to);
         while let Some(mark) = scan.next().await? {
             if wanted(&mark) {
@@ -83,8 +100,8 @@ impl<'a> Search<'a> {
     ) -> Result<Option<Mark>> {
         let mut end = to;
         while end > from {
-            let window = self.samples.iter().rfind(|(position, _)| *position < end);
-            let begin = window.map_or(from, |(position, _)| *position).max(from);
+            let window = self.samples.iter().rfind(|known| known.position < end);
+            let begin = window.map_or(from, |known| known.position).max(from);
             let mut scan = self.marks(begin, end);
             let mut found = None;
             while let Some(mark) = scan.next().await? {
@@ -102,15 +119,9 @@ impl<'a> Search<'a> {
 
     /// Newest time that a sample or a commit within the stretch tells.
     pub async fn known_until(&self, stretch: Stretch) -> Result<Option<Timestamp>> {
-        let within =
-            self.samples.iter().filter(|(position, _)| (stretch.from..=stretch.to).contains(position));
-        let sampled = within.map(|(_, time)| *time).max();
-        let mut newest = sampled;
-        let from = self
-            .samples
-            .iter()
-            .rfind(|(position, _)| (stretch.from..=stretch.to).contains(position))
-            .map_or(stretch.from, |(position, _)| *position);
+        let within = |known: &&Known| !known.clipped && (stretch.from..=stretch.to).contains(&known.position);
+        let mut newest = self.samples.iter().filter(within).map(|known| known.time).max();
+        let from = self.samples.iter().rfind(within).map_or(stretch.from, |known| known.position);
         let mut scan = self.marks(from, stretch.to);
         while let Some(mark) = scan.next().await? {
             newest = newest.max(Some(mark.time));
