@@ -7,33 +7,31 @@
 //! is not found is planned again once, since a merge may have moved it, and only then is it missing.
 
 mod access;
+mod fetch;
+mod head;
 mod object;
+mod walk;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use holdfast_core::{Epoch, Error, Result};
+use holdfast_core::{Catalog, Epoch, Error, Result, Timestamp};
 
 pub use access::{Access, MergedRange, Opening, Plain};
+pub use head::Head;
+use head::{find_head, highest_opening};
 pub use object::{Depth, Object};
+pub use walk::{Found, Walk};
 
-use crate::object::{Front, Header};
+use crate::{catalog, entry::Entry};
 
 /// Requests in flight for one reader.
 const IN_FLIGHT: usize = 16;
-/// Nothing larger than this is an END.
-const END_MAX: u64 = 1024;
+/// How many objects a search for an undamaged catalog goes back over.
+const CATALOG_BACK: usize = 64;
 
 /// A place in a stream; ordered as the stream is.
 pub type At = (Epoch, u64);
-
-/// The newest object that counts.
-#[derive(Clone, Debug)]
-pub struct Head {
-    pub at: At,
-    pub digest: [u8; 32],
-    pub header: Header,
-}
 
 /// One epoch of the history that counts, up to the last number that does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +42,21 @@ pub struct Tenure {
     pub digest: [u8; 32],
 }
 
+/// What a lineage knows about itself, as of the head.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    pub catalog: Catalog,
+    /// Newest time that the source vouched for.
+    pub vouched: Option<Timestamp>,
+    /// Objects that should have told more and are damaged, one sentence each.
+    pub damage: Vec<String>,
+}
+
 /// One stream as of the moment when it was opened.
 pub struct Chain {
     access: Access,
     head: Head,
+    damage: Vec<String>,
     /// Newest first; read backwards as far as somebody asked.
     tenures: tokio::sync::Mutex<Tenures>,
     merged: Mutex<Vec<(Epoch, Arc<Vec<MergedRange>>)>>,
@@ -63,18 +72,20 @@ struct Tenures {
 }
 
 impl Chain {
-    /// Finds the head; `None` for a stream that nobody began.
+    /// Finds the head; `None` for a stream that nobody began. Damage at the head is not fatal: what is before
+    /// it can still be read, and [`Self::damage`] says what was skipped.
     ///
     /// # Errors
-    /// `Corrupt`, naming the object, when what must be there is damaged or missing.
+    /// `Corrupt`, naming the object, when nothing can be read, or when a list is not what it must be.
     pub async fn open(access: Access) -> Result<Option<Self>> {
         let mut refused = None;
         // Each round may be overtaken by a merge or by a new epoch; a live stream does neither three times
         // within a few requests.
         for _ in 0..3 {
+            let mut damage = Vec::new();
             let epochs = access.epochs().await?;
-            let Some(opening) = highest_opening(&access, &epochs).await? else { return Ok(None) };
-            let head = match find_head(&access, &opening).await {
+            let Some(opening) = highest_opening(&access, &epochs, &mut damage).await? else { return Ok(None) };
+            let head = match find_head(&access, &opening, &mut damage).await {
                 Ok(head) => head,
                 Err(error) if error.act() == holdfast_core::Act::Corrupt => {
                     refused = Some(error);
@@ -84,7 +95,7 @@ impl Chain {
             };
             // Without ENDs, what an epoch above took over tells where this one ended: look once more.
             let above = access.epochs_above(opening.epoch).await?;
-            if highest_opening(&access, &above).await?.is_some() {
+            if highest_opening(&access, &above, &mut Vec::new()).await.is_ok_and(|above| above.is_some()) {
                 refused = None;
                 continue;
             }
@@ -94,6 +105,7 @@ impl Chain {
             return Ok(Some(Self {
                 access,
                 head,
+                damage,
                 tenures: tokio::sync::Mutex::new(tenures),
                 merged: Mutex::default(),
             }));
@@ -108,6 +120,94 @@ impl Chain {
     }
     pub fn head(&self) -> &Head {
         &self.head
+    }
+    /// Objects at the head that cannot be read, one sentence each: what they held is lost.
+    pub fn damage(&self) -> &[String] {
+        &self.damage
+    }
+
+    /// Objects from `from` on, that one included, up to the head.
+    pub fn walk(&self, from: At, depth: Depth) -> Walk<'_> {
+        Walk::new(self, from, self.head.at, depth)
+    }
+    /// Objects from `from` to `until`, both included.
+    pub fn walk_until(&self, from: At, until: At, depth: Depth) -> Walk<'_> {
+        Walk::new(self, from, until.min(self.head.at), depth)
+    }
+
+    /// Where the lineage begins.
+    pub async fn begin(&self) -> Result<At> {
+        Ok((self.first_tenure().await?.epoch, 0))
+    }
+
+    /// The object before one; `None` before the first.
+    pub async fn before(&self, (epoch, number): At) -> Result<Option<At>> {
+        if let Some(before) = number.checked_sub(1) {
+            return Ok(Some((epoch, before)));
+        }
+        let mut tenures = self.tenures.lock().await;
+        while tenures.known.last().is_some_and(|oldest| oldest.epoch >= epoch) {
+            if !tenures.go_back(&self.access).await? {
+                return Ok(None);
+            }
+        }
+        let lower = tenures.known.iter().find(|tenure| tenure.epoch < epoch);
+        Ok(lower.map(|tenure| (tenure.epoch, tenure.last)))
+    }
+
+    /// The catalog as of the head: the newest whole one, brought up to date object by object. Where that is
+    /// damaged, an older one is taken and brought over the damage.
+    pub async fn catalog(&self) -> Result<Known> {
+        let mut known = Known { damage: self.damage.clone(), ..Known::default() };
+        let mut start = self.head.header.catalog;
+        let mut tries = 0;
+        let from = loop {
+            let Some(at) = start else { break self.begin().await? };
+            let found = self.walk_until(at, at, Depth::Entries).next().await?;
+            let whole = match found {
+                Some(Found::Object(object)) => object.entries(&self.access.source_key).map(|entries| {
+                    entries.iter().any(|entry| matches!(entry, Entry::Catalog(_)))
+                }),
+                Some(Found::Lost { error, .. }) => Err(error),
+                None => Ok(false),
+            };
+            match whole {
+                Ok(true) => break at,
+                Ok(false) => known.damage.push(format!(
+                    "{} holds no catalog, although a later object says so",
+                    self.access.id(at.0, at.1)
+                )),
+                Err(error) => known.damage.push(error.chain()),
+            }
+            start = self.catalog_before(at, &mut tries).await?;
+        };
+        let mut walk = self.walk(from, Depth::Entries);
+        while let Some(found) = walk.next().await? {
+            let applied = found.object().and_then(|object| {
+                let entries = object.entries(&self.access.source_key)?;
+                catalog::apply(&mut known.catalog, object.id(), &object.header, &entries);
+                known.vouched = known.vouched.max(object.header.vouched);
+                Ok(())
+            });
+            if let Err(error) = applied {
+                known.damage.push(error.chain());
+            }
+        }
+        known.damage.dedup();
+        Ok(known)
+    }
+
+    /// The catalog that the objects before `at` point to.
+    async fn catalog_before(&self, mut at: At, tries: &mut usize) -> Result<Option<At>> {
+        while *tries < CATALOG_BACK {
+            *tries += 1;
+            let Some(before) = self.before(at).await? else { return Ok(None) };
+            if let Some(Found::Object(object)) = self.walk_until(before, before, Depth::Front).next().await? {
+                return Ok(object.header.catalog);
+            }
+            at = before;
+        }
+        Ok(None)
     }
 
     /// The tenure of an epoch; `None` when it is not part of the history.
@@ -180,62 +280,5 @@ impl Tenures {
         self.known.push(Tenure { epoch, last: predecessor.last, digest: predecessor.digest });
         self.oldest = opening;
         Ok(true)
-    }
-}
-
-/// Number 0 of the highest of `epochs` that has one.
-async fn highest_opening(access: &Access, epochs: &[Epoch]) -> Result<Option<Opening>> {
-    let read = epochs.iter().rev().map(|epoch| access.opening(*epoch));
-    let mut openings = stream::iter(read).buffered(4);
-    while let Some(opening) = openings.next().await {
-        if let Some(opening) = opening? {
-            return Ok(Some(opening));
-        }
-    }
-    Ok(None)
-}
-
-/// The last number of the newest epoch: the end of the gapless run, or what stands before an END.
-async fn find_head(access: &Access, opening: &Opening) -> Result<Head> {
-    let epoch = opening.epoch;
-    let merged = access.merged(epoch).await?;
-    let end = merged.iter().map(|range| range.to).max();
-    let tail = access.plain(epoch, end, true).await?;
-    let first = end.map_or(0, |end| end.saturating_add(1));
-    if tail.first().is_none_or(|plain| plain.number != first) {
-        // The newest object of an open epoch is never merged, so a tail there must be.
-        return Err(access.missing(epoch, first).during(format!(
-            "the store's list of {} begins too late: {} is not in it",
-            access.stream.log_prefix(epoch),
-            access.stream.log(epoch, first)
-        )));
-    }
-    let gapless = tail.iter().zip(first..).take_while(|(plain, number)| plain.number == *number);
-    let run: Vec<Plain> = gapless.map(|(plain, _)| *plain).collect();
-    let small = run.iter().filter(|plain| plain.size <= END_MAX && plain.number > 0);
-    let mut fronts =
-        stream::iter(small.map(|plain| async { (plain.number, access.front(epoch, plain.number).await) }))
-            .buffered(IN_FLIGHT);
-    let mut last = run.last().map_or(first, |plain| plain.number);
-    while let Some((number, front)) = fronts.next().await {
-        let front = front?.ok_or_else(|| access.missing(epoch, number))?;
-        if matches!(front.front, Front::End(_)) {
-            last = number.saturating_sub(1);
-            break;
-        }
-    }
-    if last == 0 {
-        return Ok(Head { at: (epoch, 0), digest: opening.digest, header: opening.header.clone() });
-    }
-    if end == Some(last) {
-        return Err(Error::corrupt(format!(
-            "{} is an END right behind a merged object: the newest object of an open epoch is never merged",
-            access.stream.log(epoch, first)
-        )));
-    }
-    let front = access.front(epoch, last).await?.ok_or_else(|| access.missing(epoch, last))?;
-    match front.front {
-        Front::Data(header) => Ok(Head { at: (epoch, last), digest: front.digest, header }),
-        Front::End(_) => Err(Error::corrupt(format!("{} is an END of data size", access.id(epoch, last)))),
     }
 }
