@@ -5,130 +5,25 @@
 //! ([`seal_body`]), headers in order ([`seal_header`]). Identity is bound, place is not: merging and mirroring
 //! move sealed bytes.
 
-use std::fmt;
+mod prelude;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Epoch, Error, LineageId, Result, Span, Timestamp,
+    Epoch, Error, Result, Span, Timestamp,
     sink::{Body, OBJECT_MAX},
 };
+use prelude::HEADER_MAX;
+pub use prelude::{Kind, ObjectId, PRELUDE, Prelude, parse_prelude};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     entry::{self, Entry},
     seal::{self, Key, purpose},
-    wire::{Reader, put_epoch},
+    wire::Reader,
 };
 
-const MAGIC: [u8; 8] = *b"hf-log\r\n";
-const VERSION: u16 = 1;
-const DATA: u16 = 0;
-const END: u16 = 1;
-/// Bytes of the prelude.
-pub const PRELUDE: usize = 168;
-/// Bytes of the prelude that the halves are bound to: all up to and with the salt.
-const BOUND: usize = 60;
-const CRC: usize = 4;
-/// Most sealed bytes of a header.
-const HEADER_MAX: usize = 1 << 20;
 /// A read of this length from the front holds the whole front of an object with few spans.
 pub const FRONT_READ: u64 = 4096;
-
-/// Which log object: bound to its bytes as associated data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId {
-    pub lineage: LineageId,
-    pub epoch: Epoch,
-    pub number: u64,
-}
-
-impl fmt::Display for ObjectId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/log/{}/{:016x}", self.lineage, self.epoch, self.number)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Data,
-    End,
-}
-
-/// The clear part. Until [`open_header`] has accepted it, it is a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prelude {
-    pub kind: Kind,
-    pub id: ObjectId,
-    pub salt: [u8; 16],
-    /// Digest of the object before this one, across epochs; zero for the first of a lineage.
-    pub previous: [u8; 32],
-    /// BLAKE3 of the sealed halves.
-    pub key_digest: [u8; 32],
-    pub closed_digest: [u8; 32],
-    /// Sealed lengths.
-    pub header: u32,
-    pub key_half: u32,
-    pub closed_half: u32,
-}
-
-impl Prelude {
-    /// Prelude, sealed header and check sum.
-    pub fn front_len(&self) -> usize {
-        PRELUDE + self.header as usize + CRC
-    }
-    /// Where the key half lies in the object.
-    pub fn key_range(&self) -> std::ops::Range<usize> {
-        let from = self.front_len();
-        from..from + self.key_half as usize
-    }
-    /// Where the closed half lies in the object.
-    pub fn closed_range(&self) -> std::ops::Range<usize> {
-        let from = self.key_range().end;
-        from..from + self.closed_half as usize
-    }
-    /// Where the halves lie in the body (merged objects keep fronts and bodies apart).
-    pub fn key_in_body(&self) -> std::ops::Range<usize> {
-        0..self.key_half as usize
-    }
-    pub fn closed_in_body(&self) -> std::ops::Range<usize> {
-        let from = self.key_half as usize;
-        from..from + self.closed_half as usize
-    }
-    /// Length of the whole object.
-    pub fn object_len(&self) -> usize {
-        self.closed_range().end
-    }
-    /// Is this the object that was asked for?
-    pub fn expect(&self, id: ObjectId) -> Result<()> {
-        if self.id == id {
-            Ok(())
-        } else {
-            Err(Error::corrupt(format!("where {id} should be stands {}: objects were swapped", self.id)))
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(PRELUDE + self.header as usize + CRC);
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        let kind = match self.kind {
-            Kind::Data => DATA,
-            Kind::End => END,
-        };
-        out.extend_from_slice(&kind.to_le_bytes());
-        out.extend_from_slice(&self.id.lineage.0);
-        put_epoch(&mut out, self.id.epoch);
-        out.extend_from_slice(&self.id.number.to_le_bytes());
-        out.extend_from_slice(&self.salt);
-        out.extend_from_slice(&self.previous);
-        out.extend_from_slice(&self.key_digest);
-        out.extend_from_slice(&self.closed_digest);
-        for length in [self.header, self.key_half, self.closed_half] {
-            out.extend_from_slice(&length.to_le_bytes());
-        }
-        out
-    }
-}
 
 /// What a data object says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,7 +110,7 @@ pub fn seal_body(
     entries: &[Entry],
     closed: &[Bytes],
 ) -> Result<SealedBody> {
-    let bound = bound(Kind::Data, id, salt);
+    let bound = Prelude::of(Kind::Data, id, salt).bound();
     let half = |key: Key, plain: &[u8]| -> Result<Bytes> {
         if plain.is_empty() { Ok(Bytes::new()) } else { seal::seal(&key, &bound, plain).map(Bytes::from) }
     };
@@ -243,15 +138,12 @@ pub fn seal_header(
     previous: [u8; 32],
 ) -> Result<SealedObject> {
     let prelude = Prelude {
-        kind: Kind::Data,
-        id: body.id,
-        salt: body.salt,
         previous,
         key_digest: body.key_digest,
         closed_digest: body.closed_digest,
-        header: 0,
         key_half: length(body.key_half.len())?,
         closed_half: length(body.closed_half.len())?,
+        ..Prelude::of(Kind::Data, body.id, body.salt)
     };
     let (front, digest) = seal_front(source_key, prelude, header)?;
     let id = body.id;
@@ -270,64 +162,9 @@ pub fn seal_end(
     end: End,
     previous: [u8; 32],
 ) -> Result<SealedObject> {
-    let nothing = digest(&[]);
-    let prelude = Prelude {
-        kind: Kind::End,
-        id,
-        salt,
-        previous,
-        key_digest: nothing,
-        closed_digest: nothing,
-        header: 0,
-        key_half: 0,
-        closed_half: 0,
-    };
+    let prelude = Prelude { previous, ..Prelude::of(Kind::End, id, salt) };
     let (front, digest) = seal_front(source_key, prelude, &end)?;
     Ok(SealedObject { id, body: front.into(), digest })
-}
-
-/// Reads the clear part of an object from its first bytes.
-///
-/// # Errors
-/// `Corrupt` when it is none, `Configure` when a newer holdfast wrote it.
-pub fn parse_prelude(bytes: &[u8]) -> Result<Prelude> {
-    let mut reader = Reader::new(bytes);
-    if reader.array::<8>()? != MAGIC {
-        return Err(Error::corrupt("the bytes are no log object"));
-    }
-    let version = reader.u16()?;
-    if version != VERSION {
-        return Err(Error::configure(format!(
-            "a log object has format version {version}, which this holdfast does not know: use a newer one"
-        )));
-    }
-    let kind = match reader.u16()? {
-        DATA => Kind::Data,
-        END => Kind::End,
-        other => return Err(Error::corrupt(format!("a log object is of the unknown kind {other}"))),
-    };
-    let lineage = reader.lineage()?;
-    let epoch = reader.epoch()?;
-    let id = ObjectId { lineage, epoch, number: reader.u64()? };
-    let prelude = Prelude {
-        kind,
-        id,
-        salt: reader.array()?,
-        previous: reader.array()?,
-        key_digest: reader.array()?,
-        closed_digest: reader.array()?,
-        header: reader.u32()?,
-        key_half: reader.u32()?,
-        closed_half: reader.u32()?,
-    };
-    let total = [prelude.header, prelude.key_half, prelude.closed_half].map(u64::from).iter().sum::<u64>();
-    if prelude.header as usize > HEADER_MAX || total > (OBJECT_MAX - PRELUDE - CRC) as u64 {
-        return Err(Error::corrupt(format!("{id} claims lengths that no object has")));
-    }
-    if kind == Kind::End && (prelude.key_half, prelude.closed_half) != (0, 0) {
-        return Err(Error::corrupt(format!("{id} is an END with a body")));
-    }
-    Ok(prelude)
 }
 
 /// Checks prelude and header for rot, without a key. `bytes` holds at least the front.
@@ -367,7 +204,7 @@ pub fn open_entries(source_key: &Key, prelude: &Prelude, bytes: &[u8]) -> Result
         return Ok(Vec::new());
     }
     let key = source_key.derive(purpose::LOG_KEY_HALF, &prelude.salt);
-    seal::open(&key, &bound(prelude.kind, prelude.id, prelude.salt), bytes, OBJECT_MAX)
+    seal::open(&key, &prelude.bound(), bytes, OBJECT_MAX)
         .and_then(|plain| entry::decode(&plain))
         .map_err(|e| e.during(format!("the entries of {} cannot be read", prelude.id)))
 }
@@ -379,7 +216,7 @@ pub fn open_closed(epoch_key: &Key, prelude: &Prelude, bytes: &[u8]) -> Result<B
         return Ok(Bytes::new());
     }
     let key = epoch_key.derive(purpose::LOG_CLOSED_HALF, &prelude.salt);
-    seal::open(&key, &bound(prelude.kind, prelude.id, prelude.salt), bytes, OBJECT_MAX)
+    seal::open(&key, &prelude.bound(), bytes, OBJECT_MAX)
         .map(Bytes::from)
         .map_err(|e| e.during(format!("the log bytes of {} cannot be read", prelude.id)))
 }
@@ -465,24 +302,6 @@ fn decode<T: for<'de> Deserialize<'de>>(id: ObjectId, plain: &[u8]) -> Result<T>
     }
 }
 
-fn bound(kind: Kind, id: ObjectId, salt: [u8; 16]) -> Vec<u8> {
-    let nothing = [0; 32];
-    let mut bytes = Prelude {
-        kind,
-        id,
-        salt,
-        previous: nothing,
-        key_digest: nothing,
-        closed_digest: nothing,
-        header: 0,
-        key_half: 0,
-        closed_half: 0,
-    }
-    .bytes();
-    bytes.truncate(BOUND);
-    bytes
-}
-
 fn digest(bytes: &[u8]) -> [u8; 32] {
     *blake3::hash(bytes).as_bytes()
 }
@@ -490,3 +309,6 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 fn length(bytes: usize) -> Result<u32> {
     u32::try_from(bytes).map_err(|_| Error::bug(format!("{bytes} bytes are too many for one object")))
 }
+
+#[cfg(test)]
+mod tests;
