@@ -125,14 +125,15 @@ impl Access {
         let name = self.stream.log(epoch, number);
         let range = Range::Part { from: 0, length: FRONT_READ };
         let Some(mut bytes) = self.sink.read(&name, range).await? else { return Ok(None) };
-        let prelude = object::parse_prelude(&bytes).map_err(|e| e.during(format!("{name} is damaged")))?;
+        let damaged = |error: Error| error.during(format!("{name} is damaged"));
+        let prelude = object::parse_prelude(&bytes).map_err(damaged)?;
         let length = prelude.front_len();
         if bytes.len() < length && bytes.len() as u64 == FRONT_READ {
             let range = Range::Part { from: 0, length: length as u64 };
             let Some(more) = self.sink.read(&name, range).await? else { return Ok(None) };
             bytes = more;
         }
-        let front = object::open_front(&self.source_key, &bytes)?;
+        let front = object::open_front(&self.source_key, &bytes).map_err(damaged)?;
         front.prelude.expect(self.id(epoch, number))?;
         Ok(Some((front, bytes)))
     }

@@ -8,6 +8,9 @@ use crate::object::{Front, Header, OpenFront};
 
 /// Nothing larger than this is an END.
 const END_MAX: u64 = 1024;
+/// A hole with an object so far behind it is no create in flight (at most 8 are): the object was there, was
+/// settled, and is lost.
+const WINDOW: u64 = 64;
 
 #[derive(Clone, Debug)]
 pub struct Head {
@@ -43,7 +46,7 @@ pub(super) async fn highest_opening(
 }
 
 /// The last number of the newest epoch: the end of the gapless run, or what stands before an END. Damaged
-/// objects at the end are stepped over and named in `damage`.
+/// objects at the end, and lost ones within, are stepped over and named in `damage`.
 pub(super) async fn find_head(access: &Access, opening: &Opening, damage: &mut Vec<String>) -> Result<Head> {
     let epoch = opening.epoch;
     let merged = access.merged(epoch).await?;
@@ -58,8 +61,19 @@ pub(super) async fn find_head(access: &Access, opening: &Opening, damage: &mut V
             access.stream.log(epoch, first)
         )));
     }
-    let gapless = tail.iter().zip(first..).take_while(|(plain, number)| plain.number == *number);
-    let run: Vec<Plain> = gapless.map(|(plain, _)| *plain).collect();
+    let newest = tail.last().map_or(first, |plain| plain.number);
+    let mut next = first;
+    let mut run: Vec<Plain> = Vec::with_capacity(tail.len());
+    for plain in tail {
+        if plain.number != next {
+            if newest - next < WINDOW {
+                break;
+            }
+            damage.push(access.missing(epoch, next).to_string());
+        }
+        next = plain.number.saturating_add(1);
+        run.push(plain);
+    }
     let small: Vec<u64> =
         run.iter().filter(|plain| plain.size <= END_MAX && plain.number > 0).map(|plain| plain.number).collect();
     let reads: Vec<_> = small.iter().map(|number| access.front(epoch, *number)).collect();

@@ -238,12 +238,11 @@ impl Chain {
 
     /// The merged objects of an epoch, from memory unless `afresh`.
     async fn merged(&self, epoch: Epoch, afresh: bool) -> Result<Arc<Vec<MergedRange>>> {
-        let known = |list: &Mutex<Vec<(Epoch, Arc<Vec<MergedRange>>)>>| {
-            let list = list.lock().unwrap_or_else(PoisonError::into_inner);
-            list.iter().find(|(of, _)| *of == epoch).map(|(_, ranges)| ranges.clone())
-        };
-        if let Some(ranges) = known(&self.merged).filter(|_| !afresh) {
-            return Ok(ranges);
+        if !afresh {
+            let list = self.merged.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, ranges)) = list.iter().find(|(of, _)| *of == epoch) {
+                return Ok(ranges.clone());
+            }
         }
         let ranges = Arc::new(self.access.merged(epoch).await?);
         let mut list = self.merged.lock().unwrap_or_else(PoisonError::into_inner);

@@ -68,6 +68,7 @@ impl PageRows {
     }
     /// # Errors
     /// `Corrupt` when the page does not hold rows in order.
+    #[allow(clippy::should_implement_trait, reason = "a page can turn out to be damaged at any row")]
     pub fn next(&mut self) -> Result<Option<Row>> {
         if self.raw.is_empty() {
             return Ok(None);
