@@ -2,13 +2,16 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::warden;
 
 /// Runs `command` to its end and gives its standard output; a failure carries the end of what it said.
 pub fn run(command: &mut Command) -> Result<String> {
@@ -111,4 +114,72 @@ pub fn reachable(program: &Path, folder: &Path) -> Result<std::path::PathBuf> {
     fs::copy(program, &copy).with_context(|| format!("{} could not be copied", program.display()))?;
     crate::User::give(&copy)?;
     Ok(copy)
+}
+
+/// A child in a process group of its own, killed with all that it left behind when its owner ends.
+pub struct Guard {
+    child: Child,
+    over: bool,
+}
+
+impl Guard {
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let child = command.process_group(0).spawn();
+        let child =
+            child.with_context(|| format!("{} does not start", command.get_program().to_string_lossy()))?;
+        warden::watch(child.id());
+        Ok(Self { child, over: false })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The exit status, once it has ended.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        let status = self.child.try_wait()?;
+        if status.is_some() && !self.over {
+            self.over = true;
+            warden::forget(self.child.id());
+        }
+        Ok(status)
+    }
+
+    pub async fn wait(&mut self, patience: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("process {} did not end within {patience:?}", self.pid());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub fn signal(&self, sent: Signal) {
+        if !self.over {
+            signal(self.child.id(), sent);
+        }
+    }
+
+    /// SIGKILL for it and its group.
+    pub fn kill(&mut self) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // Processes that it started may live on in its group after its own end.
+            kill_process_group(group, Signal::KILL).ok();
+        }
+        self.child.wait().ok();
+        if !self.over {
+            self.over = true;
+            warden::forget(self.child.id());
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
