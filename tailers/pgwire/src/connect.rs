@@ -115,7 +115,14 @@ async fn once(config: &Config, clock: &Clock, host: &Host, how: Try) -> Result<C
     };
     let (mut incoming, mut outgoing) = socket::split(socket);
     auth::sign_in(&mut incoming, &mut outgoing, config, host, &channel).await?;
-    Ok(Connection { incoming, outgoing, host: host.clone(), clock: clock.clone(), busy: false })
+    Ok(Connection {
+        incoming,
+        outgoing,
+        host: host.clone(),
+        clock: clock.clone(),
+        busy: false,
+        identified: false,
+    })
 }
 
 async fn dial(config: &Config, host: &Host) -> Result<Socket> {
@@ -207,9 +214,10 @@ async fn protect(config: &Config, host: &Host, mut plain: Socket, how: Try) -> R
 fn explained(cause: &io::Error) -> String {
     use rustls::{CertificateError, Error as TlsError};
     let what = match cause.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
-        Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            "its certificate comes from an authority that sslrootcert does not hold"
-        }
+        // A bad signature: another authority that bears the same name.
+        Some(TlsError::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        )) => "its certificate comes from an authority that sslrootcert does not hold",
         Some(TlsError::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         )) => "its certificate is made out to another name (subjectAltName counts, the common name does not)",

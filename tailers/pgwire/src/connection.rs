@@ -23,6 +23,8 @@ pub struct Connection {
     pub(crate) clock: Clock,
     /// A command was sent whose answer was not read to its end.
     pub(crate) busy: bool,
+    /// IDENTIFY_SYSTEM was answered: older servers stream only after that.
+    pub(crate) identified: bool,
 }
 
 /// The answer to IDENTIFY_SYSTEM.
@@ -66,7 +68,7 @@ pub enum Reserve {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     Permanent,
-    /// Until this connection ends.
+    /// Until this connection ends, or until the next command on it that the server refuses.
     Session,
 }
 
@@ -90,6 +92,7 @@ impl Connection {
 
     pub async fn identify_system(&mut self) -> Result<SystemIdentity> {
         let row = self.only_row("IDENTIFY_SYSTEM").await?;
+        self.identified = true;
         Ok(SystemIdentity {
             system: row.parsed(0)?,
             timeline: row.parsed(1)?,

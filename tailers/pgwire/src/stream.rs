@@ -125,6 +125,9 @@ impl Connection {
         if let Some(timeline) = timeline {
             text += &format!(" TIMELINE {timeline}");
         }
+        if !self.identified {
+            self.identify_system().await?;
+        }
         self.send(&text).await?;
         let mut decoder = StreamDecoder::default();
         loop {
@@ -220,6 +223,13 @@ impl Stream {
             return Err(Error::Closed);
         }
         let shared = Arc::try_unwrap(outgoing).map_err(|_| Error::Abandoned)?;
-        Ok(Connection { incoming, outgoing: shared.into_inner().outgoing, host, clock, busy: false })
+        Ok(Connection {
+            incoming,
+            outgoing: shared.into_inner().outgoing,
+            host,
+            clock,
+            busy: false,
+            identified: true,
+        })
     }
 }
