@@ -1,19 +1,10 @@
 //! Where WAL records begin and end, found from any page on: page headers say how much of a record that began
 //! earlier is still to come. Pure; looks at lengths only (bytes were authenticated when they were opened).
 //!
-//! Layouts: Postgres `access/xlog_internal.h` (page headers) and `access/xlogrecord.h` (record header).
+//! Layout of a record's header: Postgres `access/xlogrecord.h`.
 
-/// Bytes of a WAL page in every build that is in use.
-pub const PAGE: u64 = 8192;
-/// Page header: magic u16, flags u16, timeline u32, page address u64, rest of the open record u32, padding.
-pub const PAGE_HEADER: u64 = 24;
-/// The first page of a segment adds system identifier u64, segment size u32, page size u32.
-pub const LONG_PAGE_HEADER: u64 = 40;
-/// Page flags: the page begins inside a record; the header is the long one; the record that was open before
-/// was given up by a crash.
-const CONTINUES: u16 = 1;
-pub const LONG: u16 = 2;
-const OVERWRITTEN: u16 = 8;
+use crate::wal::{Lsn, PAGE, PageHeader};
+
 /// Record header: total length u32, xid u32, previous u64, info u8, resource manager u8, padding, crc u32.
 const RECORD_HEADER: usize = 24;
 const SWITCH: u8 = 0x40;
@@ -35,12 +26,6 @@ pub struct Entries<'a> {
     segment: u64,
 }
 
-struct Page {
-    flags: u16,
-    rest: u64,
-    header: u64,
-}
-
 impl<'a> Entries<'a> {
     pub fn new(bytes: &'a [u8], start: u64, segment: u64) -> Self {
         Self { bytes, start, next: start, segment }
@@ -55,22 +40,22 @@ impl<'a> Entries<'a> {
         self.bytes.get(at..)?.first_chunk().copied()
     }
 
-    fn page(&self, position: u64) -> Option<Page> {
-        let magic = u16::from_le_bytes(self.at(position)?);
-        let flags = u16::from_le_bytes(self.at(position.checked_add(2)?)?);
-        let rest = u64::from(u32::from_le_bytes(self.at(position.checked_add(16)?)?));
-        let header = if flags & LONG != 0 { LONG_PAGE_HEADER } else { PAGE_HEADER };
-        (magic != 0).then_some(Page { flags, rest, header })
+    /// The header of the page at `position` and the position after it; `None` where there is none.
+    fn page(&self, position: u64) -> Option<(PageHeader, u64)> {
+        let at = usize::try_from(position.checked_sub(self.start)?).ok()?;
+        let bytes = self.bytes.get(at..)?;
+        let header = PageHeader::parse(bytes, Lsn(position)).ok()?;
+        let length = PageHeader::length(bytes)? as u64;
+        Some((header, position.checked_add(length)?))
     }
 
     /// The first position at or after `next` at which a record may begin; passes what is left of one that
     /// began earlier.
     fn seek(&mut self) -> Option<u64> {
         while self.next.is_multiple_of(PAGE) {
-            let page = self.page(self.next)?;
+            let (page, body) = self.page(self.next)?;
             let boundary = self.next.checked_add(PAGE)?;
-            let rest = if page.flags & CONTINUES != 0 { page.rest } else { 0 };
-            self.next = aligned(self.next.checked_add(page.header)?.checked_add(rest)?)?.min(boundary);
+            self.next = aligned(body.checked_add(u64::from(page.remaining))?)?.min(boundary);
         }
         Some(self.next)
     }
@@ -97,11 +82,11 @@ impl<'a> Entries<'a> {
             if rest == 0 {
                 break;
             }
-            let page = self.page(at)?;
-            if page.flags & CONTINUES == 0 || page.flags & OVERWRITTEN != 0 || page.rest != rest {
+            let (page, body) = self.page(at)?;
+            if page.overwrites || u64::from(page.remaining) != rest {
                 return Some(Err(at));
             }
-            at = at.checked_add(page.header)?;
+            at = body;
         }
         if at > self.end() {
             return None;
@@ -148,13 +133,18 @@ pub mod tests {
         let header = |wal: &mut Vec<u8>, rest: u32| {
             let at = wal.len() as u64;
             let long = at.is_multiple_of(segment);
-            let flags = if rest > 0 { CONTINUES } else { 0 } | if long { LONG } else { 0 };
+            let flags = u16::from(rest > 0) | if long { 2 } else { 0 };
             wal.extend(0xd110u16.to_le_bytes());
             wal.extend(flags.to_le_bytes());
             wal.extend(1u32.to_le_bytes());
             wal.extend(at.to_le_bytes());
             wal.extend(rest.to_le_bytes());
-            wal.resize(at as usize + if long { 40 } else { 24 }, 0);
+            wal.extend(0u32.to_le_bytes());
+            if long {
+                wal.extend(1u64.to_le_bytes());
+                wal.extend((segment as u32).to_le_bytes());
+                wal.extend((PAGE as u32).to_le_bytes());
+            }
         };
         for (number, length) in lengths.iter().enumerate() {
             if (wal.len() as u64).is_multiple_of(PAGE) {
@@ -219,8 +209,8 @@ pub mod tests {
         assert_eq!(found[1], Entry { begin: entries[1].begin, end: 1 << 20 });
 
         let (mut wal, entries) = written(&[8000, 9000, 50], 1 << 20);
-        wal[8192 + 2] |= OVERWRITTEN as u8;
-        wal[8192 + 2] &= !(CONTINUES as u8);
+        wal[8192 + 2] = 8;
+        wal[8192 + 16..][..4].fill(0);
         let found: Vec<Entry> = Entries::new(&wal, 0, 1 << 20).take(1).collect();
         assert_eq!(found, entries[..1]);
     }

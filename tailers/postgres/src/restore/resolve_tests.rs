@@ -199,7 +199,7 @@ impl World {
     /// Is a state of `n` records reachable, and from which base backup should it be?
     fn base_for(&self, n: usize) -> Option<usize> {
         let whole = |begin: usize| (begin..n).all(|at| !self.lost.contains(&at));
-        let fits = |(_, (begin, last, _)): &(usize, &(usize, usize, bool))| last + 1 <= n && whole(*begin);
+        let fits = |(_, (begin, last, _)): &(usize, &(usize, usize, bool))| *last < n && whole(*begin);
         let best = |clean: bool| {
             let all = self.bases.iter().enumerate().filter(fits);
             all.filter(|(_, base)| !clean || !base.2).map(|(at, base)| (base.1, at)).max()
@@ -258,7 +258,7 @@ proptest! {
                     let n = first_later.map_or(world.records.len(), |(at, _)| *at);
                     let began = world.bases.iter().any(|(begin, last, _)| {
                         *begin as i64 * 1000 + 3000 <= time
-                            && last + 1 <= n
+                            && *last < n
                             && (*begin..n).all(|at| !world.lost.contains(&at))
                     });
                     let vouched = first_later.is_some() || time <= world.records.len() as i64 * 1000 + 3000;

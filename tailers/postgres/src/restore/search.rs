@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use holdfast_core::{Error, Mark, Result, Span, Timestamp, View};
 
 use super::{
-    boundary::{Entries, Entry, PAGE},
+    boundary::{Entries, Entry},
     timelines::{Line, Stretch, number},
 };
-use crate::wal::Lsn;
+use crate::wal::{Lsn, PAGE};
 
 /// WAL read to find a record's boundary: grows from the first to the last of these.
 const WALK: [u64; 4] = [64 << 10, 1 << 20, 8 << 20, 64 << 20];

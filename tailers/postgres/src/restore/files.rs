@@ -1,0 +1,355 @@
+//! Writes the files of a base backup: rows in windows, pieces in the order of their packs (so that one ranged read
+//! brings many), several reads and writes at once.
+//!
+//! Invariants: a window is journaled only after everything in it was flushed; at most [`IN_FLIGHT`] reads of
+//! [`GROUP`] opened bytes are in memory.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io,
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use futures::{StreamExt, TryStreamExt};
+use holdfast_core::{Bytes, Error, Held, Layer, Progress, Result, Row, View, task};
+use rustix::fs::{fdatasync, syncfs};
+
+use super::{
+    journal::{Journal, failed},
+    target::{Layout, Owner, Use},
+};
+use crate::records::{Entry, EntryKind, PIECE, PieceKey};
+
+/// Rows, and opened bytes, after which a window ends and is journaled.
+const WINDOW_ROWS: usize = 32 << 10;
+const WINDOW_BYTES: u64 = 2 << 30;
+/// Rows per question.
+const ROWS: usize = 4096;
+/// Opened bytes and pieces of one read.
+const GROUP: u64 = 8 << 20;
+const GROUP_PIECES: usize = 2048;
+/// Reads at once.
+const IN_FLIGHT: usize = 8;
+/// Flushes of large files that run beside the writes, so that the last flush finds little to do.
+const FLUSHES: usize = 2;
+
+/// Brings back the rows of one table.
+pub struct Files {
+    pub view: Arc<dyn View>,
+    pub progress: Arc<dyn Progress>,
+    pub layers: Arc<Vec<Layer>>,
+    pub layout: Arc<Layout>,
+    pub owner: Option<Owner>,
+    /// 0700 or 0750.
+    pub folder_mode: u32,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Written {
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// A piece on its way: from where, to where.
+struct Piece {
+    held: Held,
+    file: Arc<PathBuf>,
+    offset: u64,
+}
+
+/// Rows of one window.
+struct Window {
+    rows: Vec<Row>,
+    last: Bytes,
+}
+
+impl Files {
+    /// Everything after what the journal has.
+    pub async fn write(&self, journal: &mut Journal) -> Result<Written> {
+        let mut written = Written::default();
+        let mut next = Some(self.read_ahead(journal.done()?.map(after)));
+        while let Some(reading) = next.take() {
+            let Some(window) = reading.await?? else { break };
+            next = Some(self.read_ahead(Some(after(window.last.to_vec()))));
+            let flush = Flush::begin(&self.layout)?;
+            self.window(&window.rows, &mut written).await?;
+            task::blocking(move || flush.end()).await??;
+            journal.advance(&window.last)?;
+        }
+        Ok(written)
+    }
+
+    /// Reads the next window while the one before is written.
+    fn read_ahead(&self, from: Option<Vec<u8>>) -> task::Task<Result<Option<Window>>> {
+        let (view, layers) = (Arc::clone(&self.view), Arc::clone(&self.layers));
+        task::spawn(async move {
+            let mut from = from.unwrap_or_default();
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            while rows.len() < WINDOW_ROWS && bytes < WINDOW_BYTES {
+                let more = view.rows(&layers, &from, ROWS).await?;
+                let Some(last) = more.last() else { break };
+                from = after(last.key.to_vec());
+                bytes += more.iter().map(opened).sum::<u64>();
+                rows.extend(more);
+            }
+            Ok(rows.last().map(|row| row.key.clone()).map(|last| Window { rows, last }))
+        })
+    }
+
+    async fn window(&self, rows: &[Row], written: &mut Written) -> Result<()> {
+        let (mut pieces, mut plain) = (Vec::new(), Vec::new());
+        let mut open: Option<(u32, String, Option<Arc<PathBuf>>)> = None;
+        for row in rows {
+            let key = PieceKey::decode(&row.key)?;
+            let same = open.as_ref().is_some_and(|(t, path, _)| *t == key.tablespace && *path == key.path);
+            if !same {
+                let file = match self.layout.place(key.tablespace, &key.path)? {
+                    Use::Write(path) => Some(Arc::new(path)),
+                    Use::Last | Use::Leave => None,
+                };
+                open = Some((key.tablespace, key.path.clone(), file));
+            }
+            let Some(file) = open.as_ref().and_then(|(_, _, file)| file.clone()) else { continue };
+            if key.piece == 0 {
+                let entry = Entry::decode(&row.value)?;
+                written.files += u64::from(matches!(entry.kind, EntryKind::File { .. }));
+                plain.push((Arc::clone(&file), entry));
+            }
+            let offset = u64::from(key.piece) * PIECE;
+            let mut at = offset;
+            for held in &row.held {
+                pieces.push(Piece { held: *held, file: Arc::clone(&file), offset: at });
+                at += u64::from(held.extent.opened);
+            }
+            if at - offset > PIECE {
+                return Err(Error::corrupt(format!(
+                    "a piece of {} is longer than a piece may be",
+                    file.display()
+                )));
+            }
+            written.bytes += at - offset;
+        }
+        let (owner, folder_mode) = (self.owner, self.folder_mode);
+        task::blocking(move || make(&plain, owner, folder_mode)).await??;
+        self.pieces(pieces).await
+    }
+
+    async fn pieces(&self, mut pieces: Vec<Piece>) -> Result<()> {
+        pieces.sort_by_key(|piece| (piece.held.extent.pack, piece.held.extent.offset));
+        let (flusher, to_flush) = Flusher::start();
+        let jobs = futures::stream::iter(groups(pieces)).map(|group| {
+            let (view, progress, flusher) =
+                (Arc::clone(&self.view), Arc::clone(&self.progress), to_flush.clone());
+            task::spawn(async move {
+                let held: Vec<Held> = group.iter().map(|piece| piece.held).collect();
+                let contents = view.contents(&held).await?;
+                let large = task::blocking(move || write_group(&group, &contents, &*progress)).await??;
+                if let Some(file) = large {
+                    // Closed only when the flusher failed, which it says itself.
+                    flusher.send(file).await.ok();
+                }
+                Ok::<_, Error>(())
+            })
+        });
+        let done =
+            jobs.buffer_unordered(IN_FLIGHT).map(|joined| joined.and_then(|r| r)).try_collect::<()>().await;
+        drop(to_flush);
+        let flushed = flusher.end().await;
+        done.and(flushed)
+    }
+}
+
+fn after(mut key: Vec<u8>) -> Vec<u8> {
+    key.push(0);
+    key
+}
+
+fn opened(row: &Row) -> u64 {
+    row.held.iter().map(|held| u64::from(held.extent.opened)).sum()
+}
+
+/// Cuts sorted pieces into reads: neighbours in one pack.
+fn groups(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
+    let mut all: Vec<Vec<Piece>> = Vec::new();
+    let mut bytes = 0;
+    for piece in pieces {
+        let size = u64::from(piece.held.extent.opened);
+        let fits = |group: &Vec<Piece>| {
+            bytes + size <= GROUP
+                && group.len() < GROUP_PIECES
+                && group.last().is_some_and(|last| last.held.extent.pack == piece.held.extent.pack)
+        };
+        match all.last_mut() {
+            Some(group) if fits(group) => group.push(piece),
+            _ => {
+                bytes = 0;
+                all.push(vec![piece]);
+            }
+        }
+        bytes += size;
+    }
+    all
+}
+
+/// Folders, links and empty files in the order of their keys: a folder comes before what lies in it.
+fn make(entries: &[(Arc<PathBuf>, Entry)], owner: Option<Owner>, folder_mode: u32) -> Result<()> {
+    for (path, entry) in entries {
+        let made = match &entry.kind {
+            EntryKind::Folder => make_folder(path, folder_mode),
+            EntryKind::Link { target } => make_link(path, target),
+            EntryKind::File { size } => make_file(path, *size, entry.mode, folder_mode),
+        };
+        made.and_then(|()| give(path, owner)).map_err(|cause| failed("made", path, cause))?;
+    }
+    Ok(())
+}
+
+/// Makes a folder and those above it; what is there stays.
+pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+pub fn make_link(path: &Path, target: impl AsRef<Path>) -> io::Result<()> {
+    match fs::read_link(path) {
+        Ok(held) if held == target.as_ref() => Ok(()),
+        Ok(_) => fs::remove_file(path).and_then(|()| symlink(target, path)),
+        Err(_) => symlink(target, path),
+    }
+}
+
+/// Only permissions that keep others out are kept: the server refuses anything wider.
+fn make_file(path: &Path, size: u64, mode: u32, folder_mode: u32) -> io::Result<()> {
+    let mode = mode & if folder_mode & 0o050 == 0 { 0o700 } else { 0o750 } | 0o600;
+    let open = || File::options().write(true).create(true).truncate(false).mode(mode).open(path);
+    let file = open().or_else(|cause| match (cause.kind(), path.parent()) {
+        (io::ErrorKind::NotFound, Some(parent)) => make_folder(parent, folder_mode).and_then(|()| open()),
+        _ => Err(cause),
+    })?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.set_len(size)
+}
+
+/// Gives one path to the owner that was asked for, links themselves and not what they lead to.
+pub fn give(path: &Path, owner: Option<Owner>) -> io::Result<()> {
+    match owner {
+        Some(owner) => std::os::unix::fs::lchown(path, Some(owner.uid), Some(owner.gid)),
+        None => Ok(()),
+    }
+}
+
+/// Writes the pieces of one read; hands back the file when it got enough to be worth an early flush.
+fn write_group(group: &[Piece], contents: &[Bytes], progress: &dyn Progress) -> Result<Option<File>> {
+    if contents.len() != group.len() {
+        return Err(Error::bug(format!(
+            "{} pieces came where {} were asked for",
+            contents.len(),
+            group.len()
+        )));
+    }
+    let mut open: Option<(Arc<PathBuf>, File, u64)> = None;
+    for (piece, bytes) in group.iter().zip(contents) {
+        let same = open.as_ref().is_some_and(|(path, ..)| *path == piece.file);
+        if !same {
+            // Made before with its size; opening does not create, so a window that was journaled stays as it is.
+            let file = File::options().write(true).open(&*piece.file);
+            open = Some((
+                Arc::clone(&piece.file),
+                file.map_err(|cause| failed("opened", &piece.file, cause))?,
+                0,
+            ));
+        }
+        if let Some((path, file, total)) = &mut open {
+            file.write_all_at(bytes, piece.offset).map_err(|cause| failed("written", path, cause))?;
+            *total += bytes.len() as u64;
+            progress.done(bytes.len() as u64);
+        }
+    }
+    Ok(open.filter(|(_, _, total)| *total >= GROUP / 2).map(|(_, file, _)| file))
+}
+
+/// Flushes large files while others are still being written.
+struct Flusher(Vec<task::Task<Result<()>>>);
+
+impl Flusher {
+    fn start() -> (Self, tokio::sync::mpsc::Sender<File>) {
+        let (sender, receiver) = tokio::sync::mpsc::channel::<File>(4);
+        let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+        let tasks = (0..FLUSHES).map(|_| {
+            let receiver = Arc::clone(&receiver);
+            task::spawn(async move {
+                loop {
+                    let next = receiver.lock().await.recv().await;
+                    let Some(file) = next else { return Ok(()) };
+                    task::blocking(move || fdatasync(&file)).await?.map_err(|cause| {
+                        Error::unreachable("a restored file could not be flushed to disk").because(cause)
+                    })?;
+                }
+            })
+        });
+        (Self(tasks.collect()), sender)
+    }
+
+    async fn end(self) -> Result<()> {
+        for task in self.0 {
+            task.await??;
+        }
+        Ok(())
+    }
+}
+
+/// Flushes whole file systems. The handles are opened before the first write, since the kernel reports an error of
+/// writing back only to those that were open when it happened (Linux 5.8 and later).
+pub struct Flush(Vec<(PathBuf, File)>);
+
+impl Flush {
+    pub fn begin(layout: &Layout) -> Result<Self> {
+        let mut handles = Vec::new();
+        let mut seen = HashSet::new();
+        for folder in layout.folders() {
+            let handle = File::open(folder).map_err(|cause| failed("opened", folder, cause))?;
+            let device =
+                rustix::fs::fstat(&handle).map_err(|cause| failed("read", folder, cause.into()))?.st_dev;
+            if seen.insert(device) {
+                handles.push((folder.to_owned(), handle));
+            }
+        }
+        Ok(Self(handles))
+    }
+
+    pub fn end(self) -> Result<()> {
+        for (path, handle) in self.0 {
+            syncfs(&handle).map_err(|cause| failed("flushed", &path, cause.into()))?;
+            if !kernel_reports_errors() {
+                flush_all(&path).map_err(|cause| failed("flushed", &path, cause))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Since Linux 5.8 `syncfs` tells of writes that failed.
+fn kernel_reports_errors() -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 8)
+}
+
+/// Older kernels tell it to each file alone. Everything was written back already, so this is quick.
+fn flush_all(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            flush_all(&entry.path())?;
+        } else if kind.is_file() {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    File::open(folder)?.sync_all()
+}
