@@ -3,6 +3,18 @@
 //! `wal` and `records` are pure. The stream of a lineage is WAL at record granularity; a branch is a
 //! timeline, a position an LSN; a checkpoint is a base backup.
 
+mod base;
+mod cursor;
+mod health;
 pub mod records;
 pub mod restore;
+mod settings;
+mod sql;
+mod tail;
 pub mod wal;
+
+pub use base::BaseHandle;
+pub use cursor::{Position, Proof};
+pub use health::{BaseHealth, Health, SharedHealth};
+pub use settings::{Ack, Settings, StandbyPolicy};
+pub use tail::Postgres;

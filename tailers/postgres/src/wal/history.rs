@@ -85,6 +85,12 @@ impl History {
         (timeline == self.timeline).then_some(start)
     }
 
+    /// The timeline of this line to which the byte at `lsn` belongs.
+    pub fn timeline_at(&self, lsn: Lsn) -> u32 {
+        let ancestor = self.ancestors.iter().find(|ancestor| lsn < ancestor.end);
+        ancestor.map_or(self.timeline, |ancestor| ancestor.timeline)
+    }
+
     /// The timeline that follows `timeline` on this line, and where it begins.
     pub fn next_after(&self, timeline: u32) -> Option<(u32, Lsn)> {
         let at = self.ancestors.iter().position(|ancestor| ancestor.timeline == timeline)?;

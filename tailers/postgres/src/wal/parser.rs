@@ -89,6 +89,24 @@ pub struct Parser {
     major: u32,
 }
 
+impl Memory {
+    /// Nothing is known but that the next page header shows the way.
+    pub fn lost() -> Self {
+        Self { lost: true, ..Self::default() }
+    }
+    /// The same server's ids and version, at the beginning of a record.
+    pub fn between(&self) -> Self {
+        Self { newest_xid: self.newest_xid, major: self.major, ..Self::default() }
+    }
+    pub fn with_newest_xid_of(self, other: &Self) -> Self {
+        Self { newest_xid: other.newest_xid, ..self }
+    }
+    pub fn with_newest_xid(mut self, xid: u64) -> Self {
+        self.newest_xid = Some(xid);
+        self
+    }
+}
+
 impl Parser {
     pub fn new(position: Lsn, start: Start, segment: SegmentSize) -> Self {
         let state = match start {
@@ -133,6 +151,15 @@ impl Parser {
         memory
     }
 
+    /// What to keep for [`Self::resume`] at [`Self::boundary`].
+    pub fn memory_at_boundary(&self) -> Memory {
+        if self.boundary == self.position && self.header_left == 0 {
+            self.memory()
+        } else {
+            Memory { newest_xid: self.newest_xid, major: self.major, ..Memory::default() }
+        }
+    }
+
     /// The next byte to be pushed lies there.
     pub fn position(&self) -> Lsn {
         self.position
@@ -141,11 +168,6 @@ impl Parser {
     pub fn boundary(&self) -> Lsn {
         self.boundary
     }
-    /// Newest transaction id in 64 bits, once a checkpoint was seen or [`Self::set_newest_xid`] told it.
-    pub fn set_newest_xid(&mut self, xid: u64) {
-        self.newest_xid = Some(xid);
-    }
-
     /// Takes the bytes at [`Self::position`] and adds what they complete to `found`.
     pub fn push(&mut self, mut bytes: &[u8], found: &mut Vec<Found>) {
         while !bytes.is_empty() {

@@ -1,0 +1,140 @@
+//! Following a server: who it is (`server`, `slot`, `connect`), one streaming connection (`link`), the log cut
+//! into items (`cutter`), and the two halves that the pipeline sees (`follow`, `settle`). `monitor` watches by
+//! SQL what the stream cannot tell.
+
+mod connect;
+mod cutter;
+mod follow;
+mod link;
+mod monitor;
+mod server;
+mod settle;
+mod slot;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use holdfast_core::{
+    Clock, Content, Cursor, Follower, Identity, Result, Settler, State, Tailer,
+};
+use holdfast_pgwire::{Config, Connection};
+
+pub(crate) use server::{Facts, parameters};
+
+use self::{follow::PostgresFollower, link::LinkState, settle::PostgresSettler};
+use crate::{
+    base::{BaseHandle, Bases},
+    cursor::Position,
+    health::SharedHealth,
+    settings::Settings,
+    wal::Lsn,
+};
+
+/// What all parts of one source share.
+pub(crate) struct Shared {
+    pub settings: Settings,
+    pub config: Config,
+    pub slot: String,
+    pub clock: Clock,
+    pub health: SharedHealth,
+    pub bases: Arc<Bases>,
+    link: Mutex<Option<Arc<LinkState>>>,
+    settled: Mutex<Option<(u32, Lsn)>>,
+}
+
+impl Shared {
+    /// What is durable, as a position of a link on `timeline` that goes on at `at`: the past that the timelines
+    /// share counts. 0/0 when nothing is.
+    fn settled_on(&self, timeline: u32, at: Lsn) -> Lsn {
+        match *self.settled.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Lsn::INVALID,
+            Some((on, lsn)) if on == timeline => lsn,
+            Some((on, lsn)) if on < timeline => lsn.min(at),
+            Some(_) => Lsn::INVALID,
+        }
+    }
+
+    /// Remembers what is durable and tells the link, if it may know.
+    fn settle(&self, timeline: u32, lsn: Lsn) {
+        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = Some((timeline, lsn));
+        if let Some(link) = self.link() {
+            link.settle(self.settled_on(link.timeline, link.start));
+        }
+    }
+
+    fn link(&self) -> Option<Arc<LinkState>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The link is over, unless another one has taken its place.
+    fn forget_link(&self, over: &Arc<LinkState>) {
+        if self.link().is_some_and(|link| Arc::ptr_eq(&link, over)) {
+            self.set_link(None);
+        }
+    }
+
+    fn set_link(&self, link: Option<Arc<LinkState>>) {
+        self.health.change(|health| health.connected = link.is_some());
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = link;
+    }
+}
+
+/// A Postgres cluster as a source.
+pub struct Postgres {
+    shared: Arc<Shared>,
+}
+
+impl Postgres {
+    /// `source` is the configured name of the source: it names the slot unless the settings do.
+    pub fn new(settings: Settings, source: &str, clock: Clock) -> Result<Self> {
+        let mut config = Config::parse(&settings.dsn)?;
+        config.application_name.get_or_insert_with(|| "holdfast".to_owned());
+        let health = SharedHealth::default();
+        let bases = Arc::new(Bases::new(&settings, config.clone(), clock.clone(), health.clone()));
+        let slot = settings.slot_for(source);
+        let (link, settled) = (Mutex::default(), Mutex::default());
+        Ok(Self { shared: Arc::new(Shared { settings, config, slot, clock, health, bases, link, settled }) })
+    }
+
+    /// Always readable, for metrics and `status`.
+    pub fn health(&self) -> SharedHealth {
+        self.shared.health.clone()
+    }
+
+    /// For `holdfast base-backup`.
+    pub fn bases(&self) -> BaseHandle {
+        BaseHandle::new(self.shared.bases.clone())
+    }
+
+    /// Drops the slot at the server (`source retire`): the server then forgets what was not received.
+    pub async fn retire(&self) -> Result<()> {
+        let mut connection = Connection::open(&self.shared.config, &self.shared.clock).await?;
+        slot::drop_it(&mut connection, &self.shared.slot).await
+    }
+}
+
+#[async_trait]
+impl Tailer for Postgres {
+    async fn identity(&self) -> Result<Identity> {
+        let mut connection = Connection::open(&self.shared.config, &self.shared.clock).await?;
+        let identity = connection.identify_system().await?;
+        connection.close().await;
+        Ok(Identity { text: identity.system.to_string() })
+    }
+
+    async fn open(
+        &self,
+        cursor: Option<Cursor>,
+        content: Arc<dyn Content>,
+        state: Arc<dyn State>,
+    ) -> Result<(Box<dyn Follower>, Box<dyn Settler>)> {
+        let from = cursor.as_ref().map(Position::decode).transpose()?;
+        self.shared.set_link(None);
+        if let Some(from) = &from {
+            self.shared.settle(from.timeline, from.lsn);
+        }
+        let connected = Box::pin(connect::connect(&self.shared, from, &state.catalog())).await?;
+        let follower = PostgresFollower::begin(self.shared.clone(), connected, content, state)?;
+        Ok((Box::new(follower), Box::new(PostgresSettler::new(self.shared.clone()))))
+    }
+}

@@ -1,0 +1,46 @@
+//! Tells the server what it may forget. Never waits: the link's reporting task does the sending.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use holdfast_core::{Cursor, Result, Settler};
+
+use super::Shared;
+use crate::cursor::Position;
+
+/// How long a good-bye may wait for the last report to be sent.
+const GOOD_BYE: Duration = Duration::from_secs(2);
+
+pub(super) struct PostgresSettler {
+    shared: Arc<Shared>,
+}
+
+impl PostgresSettler {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[async_trait]
+impl Settler for PostgresSettler {
+    async fn settle(&mut self, cursor: &Cursor) -> Result<()> {
+        let position = Position::decode(cursor)?;
+        self.shared.settle(position.timeline, position.lsn);
+        Ok(())
+    }
+
+    /// The slot stays; the server only stops waiting for us.
+    async fn close(self: Box<Self>) -> Result<()> {
+        if let Some(link) = self.shared.link() {
+            let clock = &self.shared.clock;
+            let deadline = clock.now() + GOOD_BYE;
+            while !link.is_reported() && clock.now() < deadline {
+                clock.sleep(Duration::from_millis(5)).await;
+            }
+            link.give_up("the stream was closed by us");
+        }
+        self.shared.bases.stop();
+        self.shared.set_link(None);
+        Ok(())
+    }
+}

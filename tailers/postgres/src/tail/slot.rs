@@ -1,0 +1,116 @@
+//! The physical slot: found, made, made anew when the server gave it up.
+//!
+//! A lost slot behaves in three ways (13 to 15 revive silently, 16 and 17 stream and protect nothing, 18
+//! refuses), so its state is asked for and START_REPLICATION is never relied upon.
+
+use holdfast_core::{Error, Result};
+use holdfast_pgwire::{Connection, Error as WireError, Lifetime, Reserve, SqlState};
+
+use crate::{sql::Sql, wal::Lsn};
+
+/// A slot that keeps log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Log is kept from here on.
+    pub restart: Lsn,
+    /// It had existed and the server had given it up.
+    pub was_lost: bool,
+    /// It was made just now.
+    pub made: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Absent,
+    /// Invalidated, or made without a reservation and never used.
+    KeepsNothing,
+    Keeps(Lsn),
+}
+
+/// Finds the slot, or makes it so that it keeps log from now on.
+pub async fn ensure(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Slot> {
+    let was_lost = match find(connection, sql, name).await? {
+        Found::Keeps(restart) => return Ok(Slot { restart, was_lost: false, made: false }),
+        Found::KeepsNothing => {
+            drop_it(connection, name).await?;
+            true
+        }
+        Found::Absent => false,
+    };
+    make(connection, sql, name).await.map(|restart| Slot { restart, was_lost, made: true })
+}
+
+/// Drops the slot whatever its state and makes it anew.
+pub async fn renew(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Slot> {
+    drop_it(connection, name).await?;
+    make(connection, sql, name).await.map(|restart| Slot { restart, was_lost: true, made: true })
+}
+
+pub async fn drop_it(connection: &mut Connection, name: &str) -> Result<()> {
+    match connection.drop_slot(name, false).await {
+        Err(cause) if cause.code() == Some(SqlState::UNDEFINED_OBJECT) => Ok(()),
+        other => other.map_err(|cause| named(cause, name)),
+    }
+}
+
+async fn make(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Lsn> {
+    match connection.create_slot(name, Reserve::Now, Lifetime::Permanent).await {
+        Err(cause) if cause.code() == Some(SqlState::DUPLICATE_OBJECT) => {}
+        other => other.map_err(|cause| named(cause, name))?,
+    }
+    match find(connection, sql, name).await? {
+        Found::Keeps(restart) => Ok(restart),
+        _ => Err(Error::retry(format!("the slot {name} was made but keeps no log yet"))),
+    }
+}
+
+async fn find(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Found> {
+    let (kind, restart) = if connection.server_major() >= 15 {
+        match connection.read_slot(name).await? {
+            None => return Ok(Found::Absent),
+            Some(slot) => (slot.kind, slot.restart.map(|lsn| Lsn(lsn.0))),
+        }
+    } else {
+        let sql = sql.ok_or_else(|| {
+            Error::configure(format!(
+                "Postgres {} tells the state of a slot by SQL only, and no SQL connection is possible: let the user \
+                 connect to its database in pg_hba.conf",
+                connection.server_major()
+            ))
+        })?;
+        // The name was checked when it was first sent to the server; here it stands between quotes.
+        let name = name.replace('\'', "''");
+        let query = format!(
+            "select slot_type, case when wal_status = 'lost' then null else restart_lsn end \
+             from pg_catalog.pg_replication_slots where slot_name = '{name}'"
+        );
+        match sql.row(&query).await? {
+            None => return Ok(Found::Absent),
+            Some(row) => {
+                let mut columns = row.into_iter();
+                let kind = columns.next().flatten().unwrap_or_default();
+                (kind, columns.next().flatten().and_then(|lsn| lsn.parse().ok()))
+            }
+        }
+    };
+    if kind != "physical" {
+        return Err(Error::configure(format!(
+            "the slot {name} exists and is a {kind} one: choose another name in «slot»"
+        )));
+    }
+    Ok(restart.filter(|lsn| *lsn != Lsn::INVALID).map_or(Found::KeepsNothing, Found::Keeps))
+}
+
+fn named(cause: WireError, name: &str) -> Error {
+    let what = match cause.code() {
+        Some(SqlState::OBJECT_IN_USE) => format!(
+            "the slot {name} is in use: by another holdfast, or by an old session that the server drops after its \
+             wal_sender_timeout"
+        ),
+        Some(SqlState::INSUFFICIENT_PRIVILEGE) => {
+            format!("the user may not manage the slot {name}: give it the attribute REPLICATION")
+        }
+        _ => format!("the slot {name} could not be made or dropped"),
+    };
+    Error::from(cause).during(what)
+}
