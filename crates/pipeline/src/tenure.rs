@@ -1,0 +1,522 @@
+//! One epoch of a writer, from its number 0 to its end: pulls the stream, closes batches, stores them, settles.
+//! All of it is one future, so that a writer that is dropped or not polled stops as one thing.
+//!
+//! Invariant: only what the ledger calls durable is settled, and on a store without create-only writes only
+//! after a list of the epochs above ours came back empty (R7).
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use holdfast_core::{
+    Catalog, Cursor, Epoch, Error, Instant, Item, Result, Settler, Step, Timestamp,
+};
+use holdfast_repo::{
+    catalog::apply,
+    chain::Access,
+    entry::Entry,
+    object::Header,
+    view::{CACHE_BYTES, TableReader, Tables},
+};
+use tokio::sync::watch;
+
+use crate::{
+    batcher::{self, Batcher, Due, Limits},
+    claim::{Claimed, heartbeat_ms, uptime},
+    compose::{Composed, compose},
+    content::{self, Gate, Packer},
+    gauges::Phase,
+    lane::{Lane, Moved},
+    ledger::Ledger,
+    lineage::newest_generation,
+    link::Link,
+    merge::Merging,
+    parts::Tools,
+};
+
+/// A settle that lists first (R7) is made at most so often, unless somebody waits.
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
+/// Unfinished runs are named so often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(60);
+/// How often ring and epochs are looked at beside the stream.
+const LOOK_EVERY: Duration = Duration::from_secs(300);
+/// A claim above ours that does nothing for so long is answered with a new epoch (R6).
+const IDLE_CLAIM: Duration = Duration::from_secs(3600);
+/// The catalog goes along at least so often, so that no reader goes through more objects than this.
+const CATALOG_OBJECTS: u64 = 256;
+
+/// Why a tenure ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Stopped,
+    CaughtUp,
+    /// Claim anew at once.
+    Roll(String),
+    Fenced(Error),
+    Failed(Error),
+}
+
+/// What a settle brings back.
+struct Settled {
+    settler: Box<dyn Settler>,
+    number: u64,
+    cursor: Cursor,
+    result: Result<()>,
+}
+
+/// What a look beside the stream brought.
+struct Looked {
+    above: Option<Epoch>,
+    ring: Option<u64>,
+}
+
+struct Ending {
+    end: End,
+    deadline: Instant,
+}
+
+pub(crate) struct Tenure {
+    tools: Tools,
+    access: Access,
+    epoch: Epoch,
+    ring: u64,
+    catalog: Catalog,
+    catalog_at: (Epoch, u64),
+    table: Arc<TableReader>,
+    batcher: Batcher,
+    ledger: Ledger,
+    lane: Lane,
+    /// Kept for the connections that are opened later.
+    _gate: Arc<Gate>,
+    packer: Packer,
+    link: Link,
+    merging: Merging,
+    /// Where the source goes on after the newest step that we took.
+    cursor: Option<Cursor>,
+    vouched: Option<Timestamp>,
+    /// Entries that go with the next object.
+    extra: Vec<Entry>,
+    settling: Option<BoxFuture<'static, Result<Settled>>>,
+    settled: u64,
+    settled_cursor: Option<Cursor>,
+    settle_at: Instant,
+    /// The newest number that somebody waits for.
+    waited: u64,
+    progress_at: Instant,
+    look_at: Instant,
+    looking: Option<BoxFuture<'static, Result<Looked>>>,
+    above: Option<(Epoch, Instant)>,
+    ending: Option<Ending>,
+}
+
+impl Tenure {
+    pub fn new(tools: Tools, claimed: Claimed) -> Self {
+        let Claimed { stream, epoch, data_key, ring, catalog, cursor, vouched, digest } = claimed;
+        let access = tools.access(stream);
+        let now = tools.clock.now();
+        let tables = Arc::new(Tables::new(access.clone(), CACHE_BYTES));
+        let table = Arc::new(TableReader::new(tables, Arc::new(catalog.clone())));
+        let (gate, inlet) =
+            content::gate(tools.settings.budget.content, epoch, tools.clock.clone(), tools.random.clone());
+        let packing = content::Tools {
+            sink: tools.sink.clone(),
+            stream,
+            epoch,
+            source_key: tools.source_key.clone(),
+            data_key: data_key.clone(),
+            pool: tools.pool.clone(),
+            clock: tools.clock.clone(),
+            random: tools.random.clone(),
+            gauges: tools.gauges.clone(),
+        };
+        let limits = Limits {
+            bytes: usize::try_from(tools.settings.batch_bytes).unwrap_or(usize::MAX),
+            max_lag: tools.settings.max_lag,
+            put_spacing: tools.settings.put_spacing,
+            in_flight: tools.settings.in_flight,
+        };
+        tools.gauges.begin_epoch(epoch);
+        Self {
+            batcher: Batcher::new(limits),
+            ledger: Ledger::new(),
+            lane: Lane::new(tools.clone(), access.clone(), epoch, data_key, digest),
+            packer: Packer::new(packing, inlet),
+            link: Link::new(tools.clone(), gate.clone(), table.clone()),
+            merging: Merging::new(tools.clone(), access.clone(), epoch),
+            _gate: gate,
+            catalog_at: (epoch, 0),
+            settled_cursor: None,
+            cursor,
+            vouched,
+            extra: Vec::new(),
+            settling: None,
+            settled: 0,
+            settle_at: now,
+            waited: 0,
+            progress_at: now + PROGRESS_EVERY,
+            look_at: now + LOOK_EVERY,
+            looking: None,
+            above: None,
+            ending: None,
+            tools,
+            access,
+            epoch,
+            ring,
+            catalog,
+            table,
+        }
+    }
+
+    /// Runs until the epoch ends, one way or another.
+    pub async fn run(mut self, stop: &mut watch::Receiver<bool>) -> End {
+        self.tools.gauges.phase(Phase::Streaming, "");
+        self.show();
+        let end = match self.carry_on(stop).await {
+            Ok(end) => end,
+            Err(error) if error.act() == holdfast_core::Act::Fenced => End::Fenced(error),
+            Err(error) => End::Failed(error),
+        };
+        // A settle that is still on its way has nothing more to say.
+        self.settling = None;
+        self.link.close().await;
+        end
+    }
+
+    async fn carry_on(&mut self, stop: &mut watch::Receiver<bool>) -> Result<End> {
+        loop {
+            self.tick().await?;
+            self.begin_settle()?;
+            if let Some(end) = self.ended() {
+                return Ok(end);
+            }
+            let pull = self.may_pull();
+            let wake = self.wake();
+            let clock = self.tools.clock.clone();
+            tokio::select! {
+                biased;
+                () = stopped(stop), if self.ending.is_none() => self.end(End::Stopped)?,
+                moved = self.lane.step() => self.moved(moved?)?,
+                settled = poll(&mut self.settling) => self.settle_ended(settled?)?,
+                packed = self.packer.step() => packed?,
+                merged = self.merging.step() => merged?,
+                looked = poll(&mut self.looking) => self.looked(looked?)?,
+                step = self.link.next(self.cursor.as_ref()), if pull => match step {
+                    Ok(step) => self.take(step)?,
+                    Err(error) => self.end(End::Failed(error))?,
+                },
+                () = clock.sleep_until(wake) => {}
+            }
+        }
+    }
+
+    fn may_pull(&self) -> bool {
+        let most = usize::try_from(self.tools.settings.budget.stream).unwrap_or(usize::MAX);
+        let taken = self.lane.in_memory() + self.batcher.cost();
+        self.ending.is_none() && taken + Item::BYTES_MAX <= most
+    }
+
+    fn take(&mut self, step: Step) -> Result<()> {
+        self.cursor = Some(step.cursor.clone());
+        let quiet = matches!(step.item, Item::Quiet | Item::CaughtUp);
+        if !quiet {
+            self.ledger.receive(batcher::bytes(&step) as u64);
+            self.batcher.push(step, self.tools.clock.now());
+            return Ok(());
+        }
+        if let Some(vouched) = step.vouched {
+            self.vouched = self.vouched.max(Some(vouched.1));
+            if !self.batcher.vouch(vouched) {
+                self.ledger.vouch(vouched);
+                self.tools.gauges.vouched(self.ledger.durable().vouched);
+            }
+        }
+        if step.waits {
+            self.batcher.hurry();
+        }
+        if matches!(step.item, Item::CaughtUp) && self.tools.settings.until_caught_up {
+            self.end(End::CaughtUp)?;
+        }
+        Ok(())
+    }
+
+    /// What is due by the clock.
+    async fn tick(&mut self) -> Result<()> {
+        let now = self.tools.clock.now();
+        while self.batcher.due(now, self.ledger.outstanding(), self.lane.started()) == Due::Now {
+            self.close_batch()?;
+        }
+        if now >= self.progress_at {
+            self.progress_at = now + PROGRESS_EVERY;
+            let changed = content::lock(self.packer.live()).changed();
+            self.extra.extend(changed.into_iter().map(Entry::Progress));
+        }
+        if self.heartbeat_at().is_some_and(|at| at <= now) {
+            if self.batcher.is_empty() { self.seal(Composed::default(), None, 0, 0, false)? } else { self.close_batch()? }
+        }
+        if now >= self.look_at && self.looking.is_none() {
+            self.look_at = now + LOOK_EVERY;
+            let (access, epoch, tools) = (self.access.clone(), self.epoch, self.tools.clone());
+            self.looking = Some(Box::pin(async move {
+                let above = access.epochs_above(epoch).await?.last().copied();
+                Ok(Looked { above, ring: newest_generation(&tools).await? })
+            }));
+        }
+        if self.park_at().is_some_and(|at| at <= now) {
+            tracing::warn!(
+                "the store has not answered for two heartbeats: letting go of the source's connection, so that a \
+                 successor with a store could stream"
+            );
+            self.settling = None;
+            self.link.close().await;
+        }
+        Ok(())
+    }
+
+    fn heartbeat_at(&self) -> Option<Instant> {
+        let idle = self.ledger.outstanding() == 0 && self.ending.is_none();
+        self.lane.started().filter(|_| idle).map(|started| started + self.tools.settings.heartbeat)
+    }
+
+    fn park_at(&self) -> Option<Instant> {
+        let waiting = self.lane.waiting_since().filter(|_| !self.link.is_parked());
+        waiting.map(|since| since + self.tools.settings.heartbeat * 2)
+    }
+
+    fn wake(&self) -> Instant {
+        let now = self.tools.clock.now();
+        let mut wake = self.progress_at.min(self.look_at);
+        if let Due::At(at) = self.batcher.due(now, self.ledger.outstanding(), self.lane.started()) {
+            wake = wake.min(at);
+        }
+        let settle = (self.settling.is_none() && self.wants_settle()).then_some(self.settle_at);
+        let ending = self.ending.as_ref().map(|ending| ending.deadline);
+        [self.heartbeat_at(), self.park_at(), settle, ending].into_iter().flatten().fold(wake, Instant::min)
+    }
+
+    fn close_batch(&mut self) -> Result<()> {
+        let batch = self.batcher.close();
+        let (bytes, cost, waits) = (batch.bytes(), batch.cost, batch.waits());
+        let (cursor, vouched) = (batch.cursor().cloned(), batch.vouched());
+        if let Some((_, time)) = vouched {
+            self.vouched = self.vouched.max(Some(time));
+        }
+        self.tools.gauges.batch(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let mut composed = compose(batch.steps);
+        let finished = composed.entries.iter().any(|entry| matches!(entry, Entry::Checkpoint(_)));
+        if finished {
+            self.abandon_old_runs(&mut composed.entries);
+        }
+        self.seal_at(composed, cursor, vouched, bytes, cost, waits)
+    }
+
+    /// A checkpoint makes the unfinished runs of earlier writers worthless.
+    fn abandon_old_runs(&self, entries: &mut Vec<Entry>) {
+        let live = content::lock(self.packer.live());
+        let old = self.catalog.runs.iter().filter(|run| !live.is_live(run.id)).map(|run| run.id);
+        let finished = |id| {
+            entries.iter().any(|entry| matches!(entry, Entry::Checkpoint(checkpoint) if checkpoint.id == id))
+        };
+        let old: Vec<_> = old.filter(|id| !finished(*id)).map(Entry::Abandoned).collect();
+        entries.extend(old);
+    }
+
+    /// An object behind everything that was taken.
+    fn seal(
+        &mut self,
+        composed: Composed,
+        vouched: Option<(Instant, Timestamp)>,
+        bytes: u64,
+        cost: usize,
+        waits: bool,
+    ) -> Result<()> {
+        self.seal_at(composed, self.cursor.clone(), vouched, bytes, cost, waits)
+    }
+
+    fn seal_at(
+        &mut self,
+        composed: Composed,
+        cursor: Option<Cursor>,
+        vouched: Option<(Instant, Timestamp)>,
+        bytes: u64,
+        cost: usize,
+        waits: bool,
+    ) -> Result<()> {
+        let Composed { mut entries, closed, spans, marks, mark_count, rare, .. } = composed;
+        let runs = !self.extra.is_empty() || rare;
+        entries.append(&mut self.extra);
+        entries.extend(cursor.clone().map(Entry::Cursor));
+        let number = self.ledger.close(bytes, cursor, vouched)?;
+        if waits {
+            self.waited = number;
+        }
+        let release = entries.contains(&Entry::Release);
+        let mut header = Header {
+            spans,
+            written: self.tools.clock.wall(),
+            uptime: uptime(&self.tools),
+            vouched: self.vouched,
+            marks,
+            mark_count,
+            heartbeat: heartbeat_ms(&self.tools),
+            catalog: Some(self.catalog_at),
+            release,
+        };
+        apply(&mut self.catalog, self.access.id(self.epoch, number), &header, &entries);
+        if rare || number >= self.catalog_at.1 + CATALOG_OBJECTS {
+            self.catalog_at = (self.epoch, number);
+            header.catalog = Some(self.catalog_at);
+            entries.push(Entry::Catalog(Box::new(self.catalog.clone())));
+        }
+        if runs {
+            self.table.set(Arc::new(self.catalog.clone()));
+            self.show();
+        }
+        self.lane.push(number, header, entries, closed, cost);
+        Ok(())
+    }
+
+    fn moved(&mut self, moved: Moved) -> Result<()> {
+        match moved {
+            Moved::Sealed(number) => self.ledger.seal(number)?,
+            Moved::Stored { number, body } => {
+                self.tools.gauges.object_put();
+                self.ledger.store(number)?;
+                self.merging.stored(number, body, self.ledger.watermark());
+                self.tools.gauges.vouched(self.ledger.durable().vouched);
+                self.link.unpark();
+            }
+        }
+        self.show_counts();
+        Ok(())
+    }
+
+    fn wants_settle(&self) -> bool {
+        self.ledger.watermark() > self.settled
+            && self.ledger.durable().cursor.is_some()
+            && self.link.has_settler()
+    }
+
+    fn begin_settle(&mut self) -> Result<()> {
+        let number = self.ledger.watermark();
+        if self.settling.is_some() || !self.wants_settle() {
+            return Ok(());
+        }
+        let Some(cursor) = self.ledger.durable().cursor.clone() else { return Ok(()) };
+        if self.tools.create_only && self.settled_cursor.as_ref() == Some(&cursor) {
+            self.settled = number;
+            return self.ledger.settle(number);
+        }
+        let now = self.tools.clock.now();
+        let hurry = self.waited > self.settled && number >= self.waited || self.ending.is_some();
+        if now < self.settle_at && !hurry {
+            return Ok(());
+        }
+        let Some(mut settler) = self.link.take_settler() else { return Ok(()) };
+        if !self.tools.create_only {
+            self.settle_at = now + SETTLE_EVERY;
+        }
+        let (access, epoch, create_only) = (self.access.clone(), self.epoch, self.tools.create_only);
+        self.settling = Some(Box::pin(async move {
+            // R7: the creates that this settle covers have come back; only now the list means something.
+            if !create_only && let Some(above) = access.epochs_above(epoch).await?.last() {
+                return Err(Error::fenced(format!("epoch {above} stands above ours: another writer took over")));
+            }
+            let result = settler.settle(&cursor).await;
+            Ok(Settled { settler, number, cursor, result })
+        }));
+        Ok(())
+    }
+
+    fn settle_ended(&mut self, settled: Settled) -> Result<()> {
+        let Settled { settler, number, cursor, result } = settled;
+        self.link.return_settler(settler);
+        match result {
+            Ok(()) => {
+                self.settled = number;
+                self.settled_cursor = Some(cursor);
+                self.ledger.settle(number)?;
+                self.show_counts();
+                Ok(())
+            }
+            Err(error) if error.is_passing() => {
+                tracing::warn!(error = error.chain(), "the source did not take a settle; telling it again");
+                self.settle_at = self.tools.clock.now() + SETTLE_EVERY;
+                Ok(())
+            }
+            Err(error) => self.end(End::Failed(error)),
+        }
+    }
+
+    fn looked(&mut self, looked: Looked) -> Result<()> {
+        let now = self.tools.clock.now();
+        if let Some(ring) = looked.ring.filter(|ring| *ring > self.ring) {
+            return self.end(End::Roll(format!("ring generation {ring} has other recipients")));
+        }
+        self.above = match (looked.above, self.above) {
+            (Some(above), Some((known, since))) if above == known => Some((above, since)),
+            (Some(above), _) => Some((above, now)),
+            (None, _) => None,
+        };
+        match self.above {
+            Some((above, since)) if now.saturating_duration_since(since) >= IDLE_CLAIM => {
+                self.end(End::Roll(format!("epoch {above} was claimed above ours and does nothing")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins to end: what was taken is stored and settled, as far as the deadline allows.
+    fn end(&mut self, end: End) -> Result<()> {
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        self.tools.gauges.phase(Phase::Stopping, "");
+        while !self.batcher.is_empty() {
+            self.close_batch()?;
+        }
+        if !matches!(end, End::Roll(_)) {
+            self.seal(Composed::only(Entry::Release), None, 0, 0, true)?;
+        }
+        let deadline = self.tools.clock.now() + self.tools.settings.stop_within;
+        self.ending = Some(Ending { end, deadline });
+        Ok(())
+    }
+
+    fn ended(&mut self) -> Option<End> {
+        let ending = self.ending.as_ref()?;
+        let stored = self.ledger.outstanding() == 0;
+        let settled = self.settling.is_none() && !self.wants_settle();
+        let late = self.tools.clock.now() >= ending.deadline;
+        if late && !(stored && settled) {
+            tracing::warn!("the time to stop is over; what is not settled stays with the source");
+        }
+        if stored && settled || late { self.ending.take().map(|ending| ending.end) } else { None }
+    }
+
+    fn show_counts(&self) {
+        self.tools.gauges.counts(self.ledger.counts(), self.ledger.outstanding());
+    }
+
+    fn show(&self) {
+        let newest = self.catalog.checkpoints.last();
+        let checkpoint = newest.map(|checkpoint| (checkpoint.began, checkpoint.ended));
+        self.tools.gauges.catalog(self.catalog.gaps.len(), checkpoint);
+        self.show_counts();
+    }
+}
+
+/// Resolves once the writer shall end; a sender that is gone ends it too.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// The work in `slot`, emptied when it is done; pending while there is none.
+async fn poll<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
+    match slot {
+        Some(work) => {
+            let done = work.await;
+            *slot = None;
+            done
+        }
+        None => std::future::pending().await,
+    }
+}

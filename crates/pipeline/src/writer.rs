@@ -1,0 +1,130 @@
+//! A writer: asks the source who it is, waits for its turn, claims, streams, and begins anew when it is fenced.
+//! One future, without tasks of its own.
+
+use std::time::Duration;
+
+use holdfast_core::{Act, Error, Identity, Result};
+use tokio::sync::watch;
+
+use crate::{
+    claim::claim,
+    gauges::Phase,
+    lineage,
+    parts::{Parts, Tools},
+    standby,
+    tenure::{End, Tenure},
+};
+
+const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// How a writer ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was told to stop. What it had taken is settled, unless its time was over before.
+    Stopped,
+    /// A backfill is complete, durable and settled.
+    CaughtUp,
+    /// A person must act; the error says on what.
+    Failed(Error),
+}
+
+/// Writes one stream.
+pub struct Writer {
+    tools: Tools,
+    stop: watch::Receiver<bool>,
+}
+
+impl Writer {
+    pub fn new(parts: Parts) -> Self {
+        Self { tools: Tools::new(&parts), stop: parts.stop }
+    }
+
+    /// Runs until it is stopped, caught up (where that was asked for), or cannot go on. May be dropped at any
+    /// time: what is not settled stays with the source.
+    pub async fn run(self) -> Outcome {
+        let Self { mut tools, mut stop } = self;
+        let outcome = match run(&mut tools, &mut stop).await {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::Failed(error),
+        };
+        match &outcome {
+            Outcome::Failed(error) => tools.gauges.phase(Phase::Failed, error.chain()),
+            Outcome::Stopped | Outcome::CaughtUp => tools.gauges.phase(Phase::Ended, ""),
+        }
+        outcome
+    }
+}
+
+async fn run(tools: &mut Tools, stop: &mut watch::Receiver<bool>) -> Result<Outcome> {
+    let mut fenced: Option<Error> = None;
+    loop {
+        let before = async {
+            let root = lineage::root(tools).await?;
+            let identity = identity(tools).await?;
+            let ring = lineage::newest_ring(tools, &root).await?;
+            let stream = lineage::stream(tools, &ring, &identity).await?;
+            standby::wait(tools, stream, fenced.as_ref().map(ToString::to_string).as_deref()).await?;
+            // R2: the source must have answered before we claim, not an hour before.
+            if self::identity(tools).await? != identity {
+                return Err(Error::retry("the source changed while we waited for its stream"));
+            }
+            tools.gauges.phase(Phase::Claiming, "");
+            claim(tools, &root, stream).await
+        };
+        let claimed = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return Ok(Outcome::Stopped),
+            claimed = Box::pin(before) => claimed,
+        };
+        let claimed = match claimed {
+            Ok(claimed) => claimed,
+            Err(error) if error.act() == Act::Fenced => {
+                tools.settings.take_over = false;
+                fenced = Some(error);
+                continue;
+            }
+            Err(error) if error.is_passing() => {
+                tracing::warn!(error = error.chain(), "claiming did not work; trying again");
+                tools.clock.sleep(PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        tools.settings.take_over = false;
+        match Box::pin(Tenure::new(tools.clone(), claimed).run(stop)).await {
+            End::Stopped => return Ok(Outcome::Stopped),
+            End::CaughtUp => return Ok(Outcome::CaughtUp),
+            End::Failed(error) => return Err(error),
+            End::Roll(why) => {
+                tracing::info!(why, "rolling to a new epoch");
+                fenced = None;
+            }
+            End::Fenced(error) => {
+                tracing::warn!(error = error.chain(), "fenced: another writer owns the stream; staying as its standby");
+                fenced = Some(error);
+            }
+        }
+    }
+}
+
+/// Asks the source until it answers.
+async fn identity(tools: &Tools) -> Result<Identity> {
+    let mut pause = PAUSE;
+    loop {
+        match tools.tailer.identity().await {
+            Ok(identity) => {
+                tools.gauges.source(None);
+                return Ok(identity);
+            }
+            Err(error) if error.is_passing() => {
+                tracing::warn!(error = error.chain(), "the source does not answer; asking again");
+                tools.gauges.phase(Phase::Starting, "waiting for the source");
+                tools.gauges.source(Some(error.chain()));
+            }
+            Err(error) => return Err(error),
+        }
+        tools.clock.sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
