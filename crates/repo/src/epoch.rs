@@ -12,7 +12,7 @@ use crate::{
     wire::{Reader, put_epoch},
 };
 
-const MAGIC: [u8; 8] = *b"hf-epo\r\n";
+const MAGIC: [u8; 8] = *b"HFepoch\0";
 const VERSION: u16 = 1;
 const MAC: usize = 32;
 /// Most recipients of a ring.

@@ -17,7 +17,7 @@ use crate::{
     wire::{Reader, put_epoch},
 };
 
-const MAGIC: [u8; 8] = *b"hf-mrg\r\n";
+const MAGIC: [u8; 8] = *b"HFmerge\0";
 const VERSION: u16 = 1;
 const CLEAR: usize = 116;
 /// Bytes of a head before its rows: enough to ask [`Head::needed`].

@@ -44,10 +44,10 @@ pub struct Hold {
 
 impl LineageRecord {
     pub fn seal(&self, source_key: &Key, stream: Stream, random: &Random) -> Result<Vec<u8>> {
-        seal_record(*b"hf-lin\r\n", purpose::LINEAGE_RECORD, source_key, Name::Lineage(stream), random, self)
+        seal_record(*b"HFline\0\0", purpose::LINEAGE_RECORD, source_key, Name::Lineage(stream), random, self)
     }
     pub fn open(source_key: &Key, stream: Stream, bytes: &[u8]) -> Result<Self> {
-        open_record(*b"hf-lin\r\n", purpose::LINEAGE_RECORD, source_key, Name::Lineage(stream), bytes)
+        open_record(*b"HFline\0\0", purpose::LINEAGE_RECORD, source_key, Name::Lineage(stream), bytes)
     }
 }
 
@@ -61,7 +61,7 @@ impl Hold {
         random: &Random,
     ) -> Result<Vec<u8>> {
         let name = Name::Hold { source, hold, renewal };
-        seal_record(*b"hf-hld\r\n", purpose::HOLD, source_key, name, random, self)
+        seal_record(*b"HFhold\0\0", purpose::HOLD, source_key, name, random, self)
     }
     pub fn open(
         source_key: &Key,
@@ -71,7 +71,7 @@ impl Hold {
         bytes: &[u8],
     ) -> Result<Self> {
         let name = Name::Hold { source, hold, renewal };
-        open_record(*b"hf-hld\r\n", purpose::HOLD, source_key, name, bytes)
+        open_record(*b"HFhold\0\0", purpose::HOLD, source_key, name, bytes)
     }
 }
 

@@ -6,7 +6,7 @@ use holdfast_core::{Epoch, Error, LineageId, Result, sink::OBJECT_MAX};
 
 use crate::wire::{Reader, put_epoch};
 
-const MAGIC: [u8; 8] = *b"hf-log\r\n";
+const MAGIC: [u8; 8] = *b"HFlog\0\0\0";
 const VERSION: u16 = 1;
 const DATA: u16 = 0;
 const END: u16 = 1;
