@@ -149,6 +149,7 @@ impl OpenMerged {
         from: u64,
         to: u64,
         depth: Depth,
+        step_bytes: u64,
     ) -> Result<Option<Vec<Fetched>>> {
         let mut wanted = Vec::new();
         let mut held = 0;
@@ -162,7 +163,7 @@ impl OpenMerged {
                 Err(_) => original.body.start..original.body.start,
             };
             held += original.front.end - original.front.start + (body.end - body.start);
-            if !wanted.is_empty() && held > STEP_BYTES {
+            if !wanted.is_empty() && held > step_bytes {
                 break;
             }
             wanted.push((front, body));
@@ -240,7 +241,7 @@ fn usize_range(range: &Bounds<u64>) -> Option<Bounds<usize>> {
     Some(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// Checks that a merged object can be read at all, for [`crate::verify`].
+/// Does a merged object hold this number, if its name is to be believed?
 pub(super) fn covers(range: &MergedRange, number: u64) -> bool {
     range.from <= number && number <= range.to && range.to - range.from < merged::OBJECTS_MAX
 }

@@ -236,6 +236,61 @@ impl Chain {
         tenures.known.last().copied().ok_or_else(|| Error::bug("a chain without a tenure"))
     }
 
+    /// Sealed bytes and number of stored objects from `from` to `until`, by lists alone; merged objects count
+    /// whole.
+    pub async fn size(&self, from: At, until: At) -> Result<(u64, u64)> {
+        let (mut bytes, mut objects) = (0, 0);
+        let mut tenure = self.tenure(from.0).await?;
+        while let Some(Tenure { epoch, last, .. }) = tenure.filter(|tenure| tenure.epoch <= until.0) {
+            let first = if epoch == from.0 { from.1 } else { 0 };
+            let last = if epoch == until.0 { last.min(until.1) } else { last };
+            let merged = self.merged(epoch, false).await?;
+            let mut next = first;
+            let mut listed = Vec::new().into_iter();
+            while next <= last {
+                let covering = merged.iter().filter(|range| fetch::covers(range, next)).max_by_key(|range| range.to);
+                if let Some(range) = covering {
+                    bytes += range.size;
+                    objects += 1;
+                    next = range.to.saturating_add(1);
+                    continue;
+                }
+                let plain = loop {
+                    match listed.next() {
+                        Some(Plain { number, .. }) if number < next => {}
+                        Some(plain) => break Some(plain),
+                        None => {
+                            let page = self.access.plain(epoch, next.checked_sub(1), false).await?;
+                            if page.is_empty() {
+                                break None;
+                            }
+                            listed = page.into_iter();
+                        }
+                    }
+                };
+                match plain {
+                    Some(plain) if plain.number == next => {
+                        bytes += plain.size;
+                        objects += 1;
+                        next += 1;
+                    }
+                    // A hole; whoever reads there will say so.
+                    Some(plain) => {
+                        let merged_next = merged.iter().map(|range| range.from).find(|from| *from > next);
+                        next = plain.number.min(merged_next.unwrap_or(u64::MAX));
+                        listed = Vec::new().into_iter();
+                    }
+                    None => match merged.iter().map(|range| range.from).find(|from| *from > next) {
+                        Some(from) => next = from,
+                        None => break,
+                    },
+                }
+            }
+            tenure = self.next_tenure(epoch).await?;
+        }
+        Ok((bytes, objects))
+    }
+
     /// The merged objects of an epoch, from memory unless `afresh`.
     async fn merged(&self, epoch: Epoch, afresh: bool) -> Result<Arc<Vec<MergedRange>>> {
         if !afresh {

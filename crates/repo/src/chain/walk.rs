@@ -27,7 +27,7 @@ impl Found {
     }
 }
 
-/// Objects in stream order. Holds at most [`STEP_BYTES`] of sealed bytes, or one object.
+/// Objects in stream order. Holds at most 16 MiB of sealed bytes, or one object.
 pub struct Walk<'a> {
     chain: &'a Chain,
     at: Option<At>,
@@ -42,6 +42,8 @@ pub struct Walk<'a> {
     damaged: Vec<(Epoch, MergedRange, Option<Error>)>,
     /// Where something was not found and everything was listed again.
     again: Option<At>,
+    /// Sealed bytes of one step.
+    step_bytes: u64,
 }
 
 impl<'a> Walk<'a> {
@@ -57,7 +59,14 @@ impl<'a> Walk<'a> {
             open: None,
             damaged: Vec::new(),
             again: None,
+            step_bytes: STEP_BYTES,
         }
+    }
+
+    /// Reads no more than about `bytes` ahead.
+    pub fn bounded(mut self, bytes: u64) -> Self {
+        self.step_bytes = bytes.min(STEP_BYTES);
+        self
     }
 
     /// # Errors
@@ -138,7 +147,7 @@ impl<'a> Walk<'a> {
             Err(error) => return Err(error),
         };
         let to = range.to.min(last);
-        let Some(fetched) = open.fetch(access, epoch, number, to, self.depth).await? else {
+        let Some(fetched) = open.fetch(access, epoch, number, to, self.depth, self.step_bytes).await? else {
             return self.not_found(at, range);
         };
         self.open = Some((epoch, open));
@@ -184,7 +193,7 @@ impl<'a> Walk<'a> {
             let end = plain.number != expected
                 || next_merged == Some(expected)
                 || run.len() == 4 * IN_FLIGHT
-                || (!run.is_empty() && bytes > STEP_BYTES);
+                || (!run.is_empty() && bytes > self.step_bytes);
             if end {
                 break;
             }

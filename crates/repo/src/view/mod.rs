@@ -2,8 +2,13 @@
 
 mod contents;
 mod keys;
+mod lineage;
+mod locate;
+mod repository;
 mod tables;
 
 pub use contents::Contents;
 pub use keys::DataKeys;
+pub use lineage::LineageView;
+pub use repository::{Lineage, Repository, Source};
 pub use tables::{CACHE_BYTES, Scan, TableReader, Tables};
