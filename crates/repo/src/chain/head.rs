@@ -6,8 +6,8 @@ use holdfast_core::{Act, Error, Result};
 use super::{Access, At, IN_FLIGHT, Opening, Plain};
 use crate::object::{Front, Header, OpenFront};
 
-/// Nothing larger than this is an END.
-const END_MAX: u64 = 1024;
+/// Nothing larger than this is an END (an epoch and a time, sealed, take 221 bytes with what is around them).
+const END_MAX: u64 = 256;
 /// A hole with an object so far behind it is no create in flight (at most 8 are): the object was there, was
 /// settled, and is lost.
 const WINDOW: u64 = 64;
@@ -112,4 +112,24 @@ pub(super) async fn find_head(access: &Access, opening: &Opening, damage: &mut V
         access.stream.log_prefix(epoch),
         damage.join("; ")
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_core::{Epoch, LineageId, Timestamp, WriterId};
+
+    use super::END_MAX;
+    use crate::{
+        object::{End, ObjectId, seal_end},
+        seal::Key,
+    };
+
+    #[test]
+    fn the_largest_end_is_still_taken_for_one() {
+        let epoch = Epoch { number: u64::MAX, writer: WriterId([0xff; 8]) };
+        let id = ObjectId { lineage: LineageId([0xff; 8]), epoch, number: u64::MAX };
+        let end = End { by: epoch, written: Timestamp(i64::MIN) };
+        let sealed = seal_end(&Key::new([1; 32]), id, [2; 16], end, [3; 32]).unwrap();
+        assert!(sealed.body.len() as u64 <= END_MAX, "{}", sealed.body.len());
+    }
 }

@@ -3,3 +3,4 @@
 
 mod author;
 mod chain;
+mod view;
