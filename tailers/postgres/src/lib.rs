@@ -13,7 +13,7 @@ mod sql;
 mod tail;
 pub mod wal;
 
-pub use base::BaseHandle;
+pub use base::BackupRequests;
 pub use cursor::{Position, Proof};
 pub use health::{BaseHealth, Health, SharedHealth};
 pub use settings::{Ack, Settings, StandbyPolicy};

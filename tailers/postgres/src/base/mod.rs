@@ -102,13 +102,14 @@ impl Bases {
         inner.finished.clear();
     }
 
-    /// Wants a backup now.
-    pub(crate) fn demand(&self) {
+    /// Wants a backup now; `false` when that was known.
+    pub(crate) fn demand(&self) -> bool {
         let mut inner = self.lock();
-        inner.demanded = true;
+        let new = !std::mem::replace(&mut inner.demanded, true);
         inner.idle = false;
         drop(inner);
         self.wanted.notify_one();
+        new
     }
 
     pub(crate) fn take_finished(&self) -> Vec<Finished> {
@@ -209,15 +210,16 @@ async fn work(bases: Arc<Bases>, content: Arc<dyn Content>, state: Arc<dyn State
 
 /// Asks for base backups from outside.
 #[derive(Clone)]
-pub struct BaseHandle(Arc<Bases>);
+pub struct BackupRequests(Arc<Bases>);
 
-impl BaseHandle {
+impl BackupRequests {
     pub(crate) fn new(bases: Arc<Bases>) -> Self {
         Self(bases)
     }
-    /// Begins one as soon as possible, and returns at once. It is in the repository when the catalog shows it.
-    pub fn demand(&self) {
-        self.0.demand();
+    /// Begins one as soon as possible and returns at once; it is in the repository when the catalog shows it.
+    /// `false` when one is asked for already.
+    pub fn ask(&self) -> bool {
+        self.0.demand()
     }
     /// Backups that ended well, and failed tries, since the process began.
     pub fn counts(&self) -> (u64, u64) {

@@ -23,7 +23,7 @@ pub(crate) use server::{Facts, parameters};
 
 use self::{follow::PostgresFollower, link::LinkState, settle::PostgresSettler};
 use crate::{
-    base::{BaseHandle, Bases},
+    base::{BackupRequests, Bases},
     cursor::Position,
     health::SharedHealth,
     settings::Settings,
@@ -102,8 +102,8 @@ impl Postgres {
     }
 
     /// For `holdfast base-backup`.
-    pub fn bases(&self) -> BaseHandle {
-        BaseHandle::new(self.shared.bases.clone())
+    pub fn backup_requests(&self) -> BackupRequests {
+        BackupRequests::new(self.shared.bases.clone())
     }
 
     /// Drops the slot at the server (`source retire`): the server then forgets what was not received.

@@ -1,0 +1,108 @@
+//! Following real servers: the thin path, resuming, marks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+
+mod common;
+
+use common::{Tail, settings};
+use holdfast_core::{Item, Tailer};
+use holdfast_harness::{Major, Options, Server};
+use holdfast_postgres::Position;
+
+async fn every_commit_is_a_mark(major: Major) {
+    let server = Server::start(major).await.unwrap();
+    let mut tail = Tail::open(&server).await;
+    assert_eq!(tail.tailer.identity().await.unwrap().text, server.system_identifier().await.unwrap().to_string());
+    server.sql("create table t (n int)").await.unwrap();
+    let mut xids = Vec::new();
+    for n in 0..20 {
+        let xid = server.value(&format!("insert into t values ({n}) returning pg_current_xact_id()::text")).await;
+        xids.push(xid.unwrap().parse::<u64>().unwrap());
+    }
+    server.value("select pg_create_restore_point('a named place')").await.unwrap();
+    server.sql("begin; insert into t values (99); rollback").await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    tail.reach(&end).await;
+    for xid in &xids {
+        assert!(tail.commits.contains(xid), "commit {xid} is no mark: {:?}", tail.commits);
+    }
+    assert_eq!(tail.names, ["a named place"]);
+    tail.backed_up(1).await;
+    let checkpoint = tail.content.snapshot().checkpoints.remove(0);
+    assert!(checkpoint.serves.position <= tail.at() && checkpoint.begin.position >= tail.log[0].0.from);
+    // The server was told.
+    let position = Position::decode(tail.cursor.as_ref().unwrap()).unwrap();
+    tail.until(|tail| tail.tailer.health().read().acknowledged >= position.lsn).await;
+    server
+        .wait_for(
+            &format!("select restart_lsn >= '{}' from pg_replication_slots", position.lsn),
+            std::time::Duration::from_secs(10),
+        )
+        .await
+        .unwrap();
+    assert!(tail.vouched > 0);
+}
+
+macro_rules! on_all {
+    ($name:ident: $($test:ident $major:ident),*) => { $(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            $name(Major::$major).await;
+        }
+    )* };
+}
+
+on_all!(every_commit_is_a_mark:
+    every_commit_is_a_mark_13 V13, every_commit_is_a_mark_14 V14, every_commit_is_a_mark_15 V15,
+    every_commit_is_a_mark_16 V16, every_commit_is_a_mark_17 V17, every_commit_is_a_mark_18 V18);
+
+/// Cut at every step by a new tailer, the log is the same as in one piece.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resuming_anywhere_loses_and_repeats_nothing() {
+    let server = Options::new(Major::V18).segment_mib(1).start().await.unwrap();
+    let mut whole = Tail::open(&server).await;
+    whole.settles = false;
+    server.sql("create table t (n int, filler text)").await.unwrap();
+    server.sql("insert into t select n, repeat('x', 3000) from generate_series(1, 500) n").await.unwrap();
+    server.sql("select pg_logical_emit_message(false, 'large', repeat('y', 600000))").await.unwrap();
+    server.sql("insert into t values (1, 'last')").await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    whole.reach(&end).await;
+    let (bytes, commits) = (joined(&whole), whole.commits.clone());
+    let first = Position::decode(whole.cursor.as_ref().unwrap()).unwrap();
+    let begin = whole.log[0].0.from;
+    let mut tail = whole.again(settings(&server)).await.unwrap();
+    drop(tail.follower.next().await.unwrap());
+
+    // From the beginning again, with a new life at each step: the slot was never told to move.
+    let start = Position {
+        lsn: holdfast_postgres::wal::Lsn(begin),
+        proof: holdfast_postgres::Proof { from: holdfast_postgres::wal::Lsn(begin), hash: first.proof.hash },
+        memory: holdfast_postgres::wal::Memory::lost().with_newest_xid(u64::from(commits[0] as u32)),
+        ..first
+    };
+    let start = holdfast_postgres::Position {
+        proof: holdfast_postgres::Proof { hash: *blake3::hash(&[]).as_bytes(), ..start.proof },
+        ..start
+    };
+    tail.cursor = Some(start.encode().unwrap());
+    let (mut again, mut seen, mut lives) = (Vec::new(), Vec::new(), 0);
+    while (begin + again.len() as u64) < begin + bytes.len() as u64 {
+        tail = tail.again(settings(&server)).await.unwrap();
+        lives += 1;
+        loop {
+            let step = tail.step().await.unwrap();
+            if matches!(step.item, Item::Log { .. }) {
+                break;
+            }
+        }
+        again.extend(tail.log.iter().flat_map(|(_, bytes)| bytes.clone()));
+        seen.extend(tail.commits.clone());
+    }
+    assert!(lives > 10, "{lives} lives");
+    assert!(again.starts_with(&bytes));
+    assert!(seen.starts_with(&commits), "{seen:?} {commits:?}");
+}
+
+fn joined(tail: &Tail) -> Vec<u8> {
+    tail.log.iter().flat_map(|(_, bytes)| bytes.clone()).collect()
+}
