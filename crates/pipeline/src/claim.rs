@@ -10,7 +10,7 @@ use holdfast_core::{
 };
 use holdfast_repo::{
     catalog::apply,
-    chain::{Access, Chain, Depth, Opening},
+    chain::{Access, Chain, Depth, Found, Opening},
     entry::{Entry, Predecessor, Took},
     epoch::{Claim, EPOCH_MAX, EpochObject},
     keys::RootPublic,
@@ -302,7 +302,16 @@ async fn resume(access: &Access, predecessor: Option<Predecessor>) -> Result<Opt
     let mut walk = chain.walk_until(from, (epoch, last), Depth::Entries);
     let mut catalog = Catalog::default();
     let (mut cursor, mut vouched) = (None, None);
-    while let Some(object) = walk.next_object().await? {
+    while let Some(found) = walk.next().await? {
+        let object = match found {
+            Found::Object(object) => object,
+            // Damage behind us costs readers what it held; where we go on, only the last object says.
+            Found::Lost { epoch: lost, to, error, .. } if (lost, to) < (epoch, last) => {
+                tracing::warn!(error = error.chain(), "an object of the stream is damaged");
+                continue;
+            }
+            Found::Lost { error, .. } => return Err(error),
+        };
         let entries = object.entries(&access.source_key)?;
         apply(&mut catalog, object.id(), &object.header, &entries);
         for entry in entries {

@@ -72,7 +72,7 @@ mod tests {
         let pool = Pool::threads(2).unwrap();
         let answers = join_all((0..200u64).map(|n| pool.run(move || n * n))).await;
         let sum: u64 = answers.into_iter().map(|n| n.unwrap()).sum();
-        assert_eq!(sum, (0..200u64).map(|n| n * n).sum());
+        assert_eq!(sum, (0..200u64).map(|n| n * n).sum::<u64>());
     }
 
     #[tokio::test]

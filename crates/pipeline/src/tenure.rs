@@ -403,7 +403,9 @@ impl Tenure {
         let Some(cursor) = self.ledger.durable().cursor.clone() else { return Ok(()) };
         if self.tools.create_only && self.settled_cursor.as_ref() == Some(&cursor) {
             self.settled = number;
-            return self.ledger.settle(number);
+            self.ledger.settle(number)?;
+            self.show_counts();
+            return Ok(());
         }
         let now = self.tools.clock.now();
         let hurry = self.waited > self.settled && number >= self.waited || self.ending.is_some();

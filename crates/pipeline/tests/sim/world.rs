@@ -1,0 +1,128 @@
+//! A repository in a cruel store, a source made of arithmetic, and writers between them.
+
+use std::{sync::Arc, time::Duration};
+
+use holdfast_core::{Clock, Random, Sink, Timestamp, sink::{Body, Capabilities, Created}};
+use holdfast_pipeline::{Gauges, Outcome, Parts, Pool, Settings, Writer};
+use holdfast_repo::{
+    epoch::InstanceId,
+    keys::{Identity, RootKey, SourceKey},
+    names::{Name, REPO},
+    ring::{RepoRecord, SourceContent, SourceRingDraft},
+};
+use holdfast_testkit::{CruelSink, Cruelty, scripted::{Script, ScriptedSource}};
+use tokio::sync::watch;
+
+pub struct World {
+    pub clock: Clock,
+    pub random: Random,
+    pub sink: CruelSink,
+    pub source: ScriptedSource,
+    pub identity: Identity,
+    pub root: RootKey,
+    pub key: SourceKey,
+    pub create_only: bool,
+    pub settings: Settings,
+}
+
+pub const SCRIPT: Script = Script {
+    start: 1000,
+    bytes_per_second: 4000,
+    busy_for: Duration::from_secs(120),
+    step_bytes: 1500,
+    waits: 20,
+    breaks: 0,
+    run_every: Duration::ZERO,
+    run_pieces: 0,
+    run_takes: Duration::from_secs(20),
+};
+
+pub fn settings() -> Settings {
+    let mut settings = Settings::default();
+    settings.max_lag = Duration::from_millis(200);
+    settings.batch_bytes = 8 << 10;
+    settings.in_flight = 4;
+    settings.heartbeat = Duration::from_secs(10);
+    settings
+}
+
+impl World {
+    pub async fn new(seed: u64, create_only: bool, script: Script) -> Self {
+        let clock = Clock::set(Timestamp(1_790_000_000_000_000));
+        let random = Random::seeded(seed);
+        let sink = CruelSink::new(create_only, Cruelty::NONE, clock.clone(), random.clone());
+        let source = ScriptedSource::new(clock.clone(), random.clone(), script);
+        let identity = Identity::generate(&random);
+        let root = RootKey::generate(&random);
+        let public = root.public().unwrap();
+        let key = SourceKey::generate(public.repo(), &random);
+        let record = RepoRecord { root: public, created: clock.wall() };
+        let world = Self { clock, random, sink, source, identity, root, key, create_only, settings: settings() };
+        world.put(REPO, record.write().unwrap()).await;
+        world.put_ring(1).await;
+        world
+    }
+    async fn put(&self, name: &str, bytes: Vec<u8>) {
+        assert_eq!(self.sink.create(name, Body::from(bytes)).await.unwrap(), Created::New);
+    }
+    pub async fn put_ring(&self, generation: u64) {
+        let content =
+            SourceContent { name: "main".to_owned(), kind: "arithmetic".to_owned(), lineages: Vec::new() };
+        let recipients = [self.identity.recipient().unwrap()];
+        let draft = SourceRingDraft {
+            generation,
+            created: self.clock.wall(),
+            recipients: &recipients,
+            key: &self.key,
+            content: &content,
+        };
+        let name = Name::SourceRing { source: self.key.source, generation }.to_string();
+        self.put(&name, draft.seal(&self.root, &self.random).unwrap()).await;
+    }
+
+    /// A writer of one instance, with its gauges and what stops it.
+    pub fn writer(&self, instance: u8, settings: Settings) -> Started {
+        self.writer_of(&self.source, instance, settings)
+    }
+    pub fn writer_of(&self, source: &ScriptedSource, instance: u8, settings: Settings) -> Started {
+        let (stop, stopped) = watch::channel(false);
+        let gauges = Arc::new(Gauges::new(self.clock.now()));
+        let parts = Parts {
+            settings,
+            source_key: self.key.clone(),
+            sink: Arc::new(self.sink.clone()),
+            capabilities: Capabilities { create_only: self.create_only, history: String::new() },
+            tailer: source.tailer(format!("i{instance}")),
+            pool: Pool::inline(),
+            clock: self.clock.clone(),
+            random: self.random.clone(),
+            instance: InstanceId([instance; 16]),
+            gauges: gauges.clone(),
+            stop: stopped,
+        };
+        Started { run: Box::pin(Writer::new(parts).run()), stop, gauges }
+    }
+
+    /// A writer that is told to take over and to end when all is stored.
+    pub async fn catch_up(&self) {
+        let mut settings = self.settings.clone();
+        settings.take_over = true;
+        settings.until_caught_up = true;
+        let started = self.writer(250, settings);
+        let outcome = self.clock.timeout(Duration::from_secs(900), started.run).await;
+        match outcome {
+            Some(Outcome::CaughtUp) => {}
+            other => panic!("the last writer did not catch up: {other:?} {:?}", started.gauges.figures(self.clock.now())),
+        }
+    }
+
+    pub async fn sleep(&self, seconds: f64) {
+        self.clock.sleep(Duration::from_secs_f64(seconds)).await;
+    }
+}
+
+pub struct Started {
+    pub run: std::pin::Pin<Box<dyn Future<Output = Outcome> + Send>>,
+    pub stop: watch::Sender<bool>,
+    pub gauges: Arc<Gauges>,
+}
