@@ -5,6 +5,7 @@ pub mod catalog;
 pub mod chain;
 pub mod entry;
 pub mod epoch;
+pub mod hold;
 pub mod keys;
 pub mod layer;
 pub mod merged;

@@ -3,4 +3,5 @@
 
 mod author;
 mod chain;
+mod hold;
 mod view;
