@@ -14,18 +14,24 @@ mod control;
 mod files;
 mod journal;
 mod plan;
+pub mod prefetch;
 mod recovery;
 pub mod resolve;
 pub mod search;
+pub mod segment;
+pub mod session;
 mod space;
 pub mod target;
 pub mod timelines;
+pub mod wal_fetch;
 
 #[cfg(test)]
 mod resolve_tests;
 
 pub use plan::PostgresPlan;
+pub use prefetch::{OpenView, Patience, serve};
 pub use resolve::Choice;
+pub use session::Session;
 pub use target::{Action, OWN_FOLDER, Owner, Target, command_word};
 pub use timelines::TimelineChoice;
 
