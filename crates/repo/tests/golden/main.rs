@@ -11,6 +11,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use holdfast_core::{Bytes, PackId, RepoId};
@@ -184,4 +185,51 @@ fn nothing_else_lies_there() {
             }
         }
     }
+}
+
+/// What `integration/reader`, written from FORMAT.md alone, reads; `None` where it cannot run.
+fn second_opinion(
+    repository: &Path,
+    identity: &str,
+    passphrase: Option<&str>,
+) -> Option<Result<String, String>> {
+    let python = |arguments: &[&str]| Command::new("python3").args(arguments).output();
+    let has_cipher = python(&["-c", "import cryptography.hazmat.primitives.kdf.argon2"]);
+    let has_zstd = Command::new("zstd").arg("--version").output();
+    if !has_cipher.is_ok_and(|output| output.status.success()) || has_zstd.is_err() {
+        eprintln!("SKIPPED: the reader in Python needs python3, its package cryptography, and zstd");
+        return None;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/reader/read.py");
+    let (identity, id) = (folder().join(identity), String::from_utf8(read("repository-id.txt")).unwrap());
+    let mut arguments: Vec<&str> = [&script, repository, &identity].map(|path| path.to_str().unwrap()).into();
+    arguments.splice(0..0, ["-B"]);
+    arguments.extend(["--repository", &id]);
+    let mut command = Command::new("python3");
+    command.args(arguments).env("HOLDFAST_PASSPHRASE", passphrase.unwrap_or_default());
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Some(if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) })
+}
+
+#[test]
+fn another_language_reads_it() {
+    let repository = folder().join("repository");
+    let Some(found) = second_opinion(&repository, "identity.txt", None) else { return };
+    let found = found.unwrap();
+    let json: serde_json::Value = serde_json::from_str(&found).unwrap();
+    let stream = &json[0]["streams"][0];
+    assert_eq!(stream["identity"], IDENTITY_TEXT);
+    let objects = &stream["epochs"][0]["objects"];
+    assert_eq!(objects.as_array().unwrap().len(), 4);
+    for (number, object) in objects.as_array().unwrap().iter().enumerate() {
+        let log = String::from_utf8(log_of(number as u64).concat()).unwrap();
+        assert_eq!(object["log"], log, "{number}");
+    }
+    assert_eq!(objects[1]["entries"][1]["value"][1]["name"], "before the release");
+    assert_eq!(objects[3]["entries"].as_array().unwrap().len(), 14);
+    assert_eq!(objects[3]["entries"][5]["table"][0][0]["content"][0], "the content of a piece");
+    assert_eq!(stream["epochs"][1]["objects"].as_array().unwrap().len(), 1);
+    let by_passphrase = second_opinion(&repository, "protected-identity.txt", Some(PASSPHRASE)).unwrap();
+    assert_eq!(by_passphrase.unwrap(), found);
 }
