@@ -17,5 +17,6 @@ pub mod record;
 pub mod ring;
 pub mod seal;
 mod trailer;
+pub mod verify;
 pub mod view;
 mod wire;

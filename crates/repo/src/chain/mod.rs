@@ -14,7 +14,7 @@ mod walk;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use holdfast_core::{Catalog, Epoch, Error, Result, Timestamp};
 
 pub use access::{Access, MergedRange, Opening, Plain};
@@ -68,7 +68,7 @@ struct Tenures {
     below: Vec<Epoch>,
     /// Number 0 of the oldest known one, and of those that were read ahead.
     oldest: Opening,
-    ahead: Vec<(Epoch, Option<Opening>)>,
+    ahead: Vec<(Epoch, Result<Option<Opening>>)>,
 }
 
 impl Chain {
@@ -135,9 +135,33 @@ impl Chain {
         Walk::new(self, from, until.min(self.head.at), depth)
     }
 
+    /// Is an object that somebody remembers still part of this stream? A cut tail or a forged past shows here.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is not.
+    pub async fn expect(&self, at: At, digest: [u8; 32]) -> Result<()> {
+        let id = self.access.id(at.0, at.1);
+        if at > self.head.at {
+            let head = self.access.id(self.head.at.0, self.head.at.1);
+            return Err(Error::corrupt(format!(
+                "the stream ends at {head}, but once it reached {id}: its tail was cut or rolled back"
+            )));
+        }
+        match self.walk_until(at, at, Depth::Front).next_object().await? {
+            Some(object) if object.digest == digest => Ok(()),
+            _ => Err(Error::corrupt(format!("{id} is not the object that it was: the past was forged"))),
+        }
+    }
+
     /// Where the lineage begins.
     pub async fn begin(&self) -> Result<At> {
         Ok((self.first_tenure().await?.epoch, 0))
+    }
+
+    /// The first number of the oldest epoch that could be read so far: where a damaged history begins.
+    pub async fn oldest_known(&self) -> At {
+        let tenures = self.tenures.lock().await;
+        tenures.known.last().map_or(self.head.at, |tenure| (tenure.epoch, 0))
     }
 
     /// The object before one; `None` before the first.
@@ -326,11 +350,11 @@ impl Tenures {
             if !batch.contains(&predecessor.epoch) {
                 batch.push(predecessor.epoch);
             }
-            let read = batch.into_iter().map(|epoch| async move { Ok((epoch, access.opening(epoch).await?)) });
-            self.ahead = stream::iter(read).buffered(IN_FLIGHT).try_collect().await?;
+            let read = batch.into_iter().map(|epoch| async move { (epoch, access.opening(epoch).await) });
+            self.ahead = stream::iter(read).buffered(IN_FLIGHT).collect().await;
         };
         let (epoch, opening) = self.ahead.remove(at);
-        let opening = opening.ok_or_else(|| access.missing(epoch, 0))?;
+        let opening = opening?.ok_or_else(|| access.missing(epoch, 0))?;
         self.known.push(Tenure { epoch, last: predecessor.last, digest: predecessor.digest });
         self.oldest = opening;
         Ok(true)

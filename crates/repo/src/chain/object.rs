@@ -59,6 +59,32 @@ impl Object {
         object::open_closed(epoch_key, &self.prelude, half)
     }
 
+    /// Checks both halves against the digests in the header: rot shows without the epoch's key.
+    ///
+    /// # Errors
+    /// `Corrupt` when one is damaged; `Bug` when the object was not read that deep.
+    pub fn check(&self) -> Result<()> {
+        let halves = [
+            ("key half", &self.key_half, self.prelude.key_half, self.prelude.key_digest),
+            ("closed half", &self.closed_half, self.prelude.closed_half, self.prelude.closed_digest),
+        ];
+        for (which, half, length, digest) in halves {
+            let half = half.as_ref().ok_or_else(|| self.shallow())?;
+            if half.len() != length as usize || blake3::hash(half) != digest {
+                return Err(Error::corrupt(format!("the {which} of {} is damaged", self.id())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sealed bytes that were read, without the front.
+    pub fn len(&self) -> usize {
+        [&self.key_half, &self.closed_half].into_iter().flatten().map(Bytes::len).sum()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     fn shallow(&self) -> Error {
         Error::bug(format!("more of {} was asked for than was read", self.id()))
     }

@@ -58,7 +58,8 @@ impl DataKeys {
         EpochObject::open(&self.access.source_key, self.access.stream, epoch, &bytes)
     }
 
-    pub fn has_identity(&self) -> bool {
+    /// Is there an identity to open keys with?
+    pub fn can_open(&self) -> bool {
         self.identity.is_some()
     }
 }

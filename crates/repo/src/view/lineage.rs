@@ -66,6 +66,9 @@ impl LineageView {
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
+    }
     /// Objects that should have told more and are damaged, one sentence each.
     pub fn damage(&self) -> &[String] {
         &self.damage

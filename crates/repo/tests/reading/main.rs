@@ -4,4 +4,5 @@
 mod author;
 mod chain;
 mod hold;
+mod verify;
 mod view;
