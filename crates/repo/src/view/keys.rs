@@ -27,6 +27,15 @@ impl DataKeys {
         Self { access, repo, identity, known: Mutex::default() }
     }
 
+    /// With keys that somebody opened before, and no others.
+    pub fn with_keys(access: Access, repo: RepoId, keys: BTreeMap<Epoch, Key>) -> Self {
+        Self { access, repo, identity: None, known: Mutex::new(keys) }
+    }
+
+    pub fn repo(&self) -> RepoId {
+        self.repo
+    }
+
     /// # Errors
     /// `Configure` without an identity, or when the epoch was not sealed to it; `Corrupt`, naming the epoch
     /// object, when that is damaged or missing.

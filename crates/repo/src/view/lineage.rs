@@ -78,7 +78,7 @@ impl LineageView {
         object.entries(&self.chain.access().source_key)
     }
 
-    async fn start(&self, span: Span) -> Result<Option<At>> {
+    pub(super) async fn start(&self, span: Span) -> Result<Option<At>> {
         self.locator.find(&self.chain, &self.catalog.samples, span).await
     }
 

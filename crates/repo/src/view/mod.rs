@@ -4,11 +4,13 @@ mod contents;
 mod keys;
 mod lineage;
 mod locate;
+mod pass;
 mod repository;
 mod tables;
 
 pub use contents::Contents;
 pub use keys::DataKeys;
 pub use lineage::LineageView;
+pub use pass::Pass;
 pub use repository::{Lineage, Repository, Source};
 pub use tables::{CACHE_BYTES, Scan, TableReader, Tables};

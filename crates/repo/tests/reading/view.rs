@@ -8,7 +8,7 @@ use holdfast_repo::{
     entry::Entry,
     keys::Identity,
     layer::StateBuilder,
-    view::{LineageView, Repository, Source, TableReader, Tables},
+    view::{LineageView, Pass, Repository, Source, TableReader, Tables},
 };
 
 use crate::author::{Author, Batch};
@@ -187,6 +187,26 @@ async fn the_source_key_alone_shows_all_but_contents() {
 }
 
 #[tokio::test]
+async fn a_pass_opens_the_log_of_its_path_and_no_more() {
+    let mut author = Author::new().await;
+    author.write_many(5, 100).await;
+    let old = author.pack(&[vec![1; 100]]).await;
+    author.claim(2).await;
+    author.write_many(5, 100).await;
+    let path = span(1, 1600, 2000);
+    let pass = view(&author).await.pass(&[path]).await.unwrap();
+    let text = pass.text().unwrap();
+    assert!(!text.contains(&**author.identity.text()));
+    author.write_many(5, 100).await;
+    let view = Pass::parse(&text).unwrap().view(author.sink.clone()).await.unwrap().unwrap();
+    assert_eq!(log(&view, span(1, 1600, 2500), 300).await.len(), 900);
+    assert_eq!(view.log(span(1, 1000, 1100)).await.unwrap_err().act(), Act::Configure);
+    assert_eq!(view.content(&old[0]).await.unwrap_err().act(), Act::Configure);
+    assert_eq!(Pass::parse(&text[1..]).unwrap_err().act(), Act::Configure);
+    assert!(format!("{pass:?}").contains("Key(…)"));
+}
+
+#[tokio::test]
 async fn the_way_in_refuses_what_the_root_did_not_sign() {
     let author = Author::new().await;
     let repository = repository(&author).await;
@@ -306,7 +326,7 @@ async fn tables_are_read_by_page_within_the_cache_and_opening_reads_no_rows() {
     let mut count = 0u64;
     while let Some(row) = scan.next().await.unwrap() {
         assert_eq!(row.key[..], count.to_be_bytes());
-        assert_eq!(row.value[0], if count % 7 == 0 { 2 } else { 1 });
+        assert_eq!(row.value[0], if count.is_multiple_of(7) { 2 } else { 1 });
         count += 1;
         assert!(tables.cached_bytes() <= 400_000);
     }
