@@ -6,7 +6,10 @@ mod common;
 use common::{Tail, settings};
 use holdfast_core::{Item, Tailer};
 use holdfast_harness::{Major, Options, Server};
-use holdfast_postgres::Position;
+use holdfast_postgres::{
+    Position, Proof,
+    wal::{Lsn, Memory},
+};
 
 async fn every_commit_is_a_mark(major: Major) {
     let server = Server::start(major).await.unwrap();
@@ -20,6 +23,7 @@ async fn every_commit_is_a_mark(major: Major) {
     }
     server.value("select pg_create_restore_point('a named place')").await.unwrap();
     server.sql("begin; insert into t values (99); rollback").await.unwrap();
+    server.sql("insert into t values (100)").await.unwrap();
     let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
     tail.reach(&end).await;
     for xid in &xids {
@@ -39,7 +43,7 @@ async fn every_commit_is_a_mark(major: Major) {
         )
         .await
         .unwrap();
-    assert!(tail.vouched > 0);
+    tail.until(|tail| tail.vouched > 0).await;
 }
 
 macro_rules! on_all {
@@ -68,25 +72,18 @@ async fn resuming_anywhere_loses_and_repeats_nothing() {
     let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
     whole.reach(&end).await;
     let (bytes, commits) = (joined(&whole), whole.commits.clone());
-    let first = Position::decode(whole.cursor.as_ref().unwrap()).unwrap();
     let begin = whole.log[0].0.from;
-    let mut tail = whole.again(settings(&server)).await.unwrap();
-    drop(tail.follower.next().await.unwrap());
-
-    // From the beginning again, with a new life at each step: the slot was never told to move.
+    // From the beginning again, with a new life at each step; the slot was never told to move.
     let start = Position {
-        lsn: holdfast_postgres::wal::Lsn(begin),
-        proof: holdfast_postgres::Proof { from: holdfast_postgres::wal::Lsn(begin), hash: first.proof.hash },
-        memory: holdfast_postgres::wal::Memory::lost().with_newest_xid(u64::from(commits[0] as u32)),
-        ..first
+        lsn: Lsn(begin),
+        proof: Proof { from: Lsn(begin), hash: *blake3::hash(&[]).as_bytes() },
+        memory: Memory::lost().with_newest_xid(commits[0]),
+        ..Position::decode(whole.cursor.as_ref().unwrap()).unwrap()
     };
-    let start = holdfast_postgres::Position {
-        proof: holdfast_postgres::Proof { hash: *blake3::hash(&[]).as_bytes(), ..start.proof },
-        ..start
-    };
-    tail.cursor = Some(start.encode().unwrap());
+    whole.cursor = Some(start.encode().unwrap());
+    let mut tail = whole;
     let (mut again, mut seen, mut lives) = (Vec::new(), Vec::new(), 0);
-    while (begin + again.len() as u64) < begin + bytes.len() as u64 {
+    while again.len() < bytes.len() {
         tail = tail.again(settings(&server)).await.unwrap();
         lives += 1;
         loop {
@@ -99,7 +96,8 @@ async fn resuming_anywhere_loses_and_repeats_nothing() {
         seen.extend(tail.commits.clone());
     }
     assert!(lives > 10, "{lives} lives");
-    assert!(again.starts_with(&bytes));
+    let parted = again.iter().zip(&bytes).position(|(a, b)| a != b);
+    assert!(parted.is_none() && again.len() >= bytes.len(), "{parted:?} {} {}", again.len(), bytes.len());
     assert!(seen.starts_with(&commits), "{seen:?} {commits:?}");
 }
 
