@@ -127,7 +127,7 @@ impl EpochObject {
         out
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         if reader.array::<8>()? != MAGIC {
             return Err(Error::corrupt("the bytes are no epoch object"));

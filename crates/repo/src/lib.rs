@@ -5,11 +5,13 @@ pub mod catalog;
 pub mod chain;
 pub mod entry;
 pub mod epoch;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hold;
 pub mod keys;
 pub mod layer;
-pub mod merged;
 mod marks;
+pub mod merged;
 pub mod names;
 pub mod object;
 pub mod pack;

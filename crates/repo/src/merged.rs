@@ -126,7 +126,7 @@ impl Head {
         }
     }
 
-    fn read(source_key: Option<&Key>, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn read(source_key: Option<&Key>, bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         let clear = Clear::read(&mut reader)?;
         let count = clear.count()?;

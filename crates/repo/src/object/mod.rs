@@ -294,7 +294,7 @@ fn seal_front<T: Serialize>(source_key: &Key, mut prelude: Prelude, header: &T) 
     Ok((out.into(), digest))
 }
 
-fn decode<T: for<'de> Deserialize<'de>>(id: ObjectId, plain: &[u8]) -> Result<T> {
+pub(crate) fn decode<T: for<'de> Deserialize<'de>>(id: ObjectId, plain: &[u8]) -> Result<T> {
     match postcard::take_from_bytes(plain) {
         Ok((value, [])) => Ok(value),
         Ok(_) => Err(Error::corrupt(format!("the header of {id} is longer than it should be"))),

@@ -27,6 +27,10 @@ const SIGNATURE: usize = 128;
 fn sign<T: Serialize>(title: &str, root: &RootKey, body: &T) -> Result<Vec<u8>> {
     let json = serde_json::to_string_pretty(body)
         .map_err(|cause| Error::bug("a ring could not be encoded").because(cause))?;
+    sign_text(title, root, &json)
+}
+
+fn sign_text(title: &str, root: &RootKey, json: &str) -> Result<Vec<u8>> {
     let signature = root.sign(format!("{title}\n{json}").as_bytes())?;
     let bytes = format!("{title}\n{}\n{json}", hex::encode(signature)).into_bytes();
     if bytes.len() > RING_MAX {
@@ -99,6 +103,15 @@ fn check_recipients(recipients: &[Recipient]) -> Result<()> {
             recipients.len()
         )))
     }
+}
+
+/// Reads `json` as both kinds of ring, as if the root key had signed it.
+pub(crate) fn read_as_signed(root: &RootKey, json: &str) -> Result<()> {
+    let public = root.public()?;
+    let _ = RepositoryRing::open(&public, 1, &sign_text(repository::TITLE, root, json)?);
+    let _ =
+        SourceRing::open(&public, holdfast_core::SourceId([1; 8]), 1, &sign_text(source::TITLE, root, json)?);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::{
     seal::{self, Key},
 };
 
-const TITLE: &str = "holdfast repository ring 1";
+pub(super) const TITLE: &str = "holdfast repository ring 1";
 
 /// A recipient, with the name that people know it by.
 #[derive(Clone, Debug, PartialEq, Eq)]

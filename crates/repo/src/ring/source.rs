@@ -12,7 +12,7 @@ use crate::{
     seal::{self, Key, purpose},
 };
 
-const TITLE: &str = "holdfast source ring 1";
+pub(super) const TITLE: &str = "holdfast source ring 1";
 const SALT: usize = 16;
 
 /// What a source is; sealed under its key.
