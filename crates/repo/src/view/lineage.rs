@@ -12,7 +12,7 @@ use holdfast_core::{
     Catalog, Error, Held, Layer, LogChunk, Marks, Place, Result, Row, Span, Timestamp, View,
 };
 
-use super::{CACHE_BYTES, Contents, DataKeys, Tables, locate::{Locator, held}};
+use super::{CACHE_BYTES, Contents, DataKeys, Tables, locate::{Locator, held}, reading::LogReading};
 use crate::{
     catalog,
     chain::{Access, At, Chain, Depth, Found, Object},
@@ -22,8 +22,6 @@ use crate::{
 /// Marks of one answer, and objects looked at for it, at most.
 const MARKS: usize = 20_000;
 const MARK_OBJECTS: usize = 512;
-/// Log bytes of one answer, whatever was asked for.
-const LOG_MAX: u64 = 32 << 20;
 
 /// A [`View`] over a sink.
 pub struct LineageView {
@@ -34,7 +32,8 @@ pub struct LineageView {
     tables: Tables,
     contents: Contents,
     keys: Arc<DataKeys>,
-    locator: Locator,
+    pub(super) locator: Locator,
+    pub(super) reading: LogReading,
 }
 
 impl LineageView {
@@ -54,6 +53,7 @@ impl LineageView {
             contents: Contents::new(access, keys.clone()),
             keys,
             locator: Locator::new(),
+            reading: LogReading::new(),
         }))
     }
 
@@ -80,37 +80,6 @@ impl LineageView {
 
     pub(super) async fn start(&self, span: Span) -> Result<Option<At>> {
         self.locator.find(&self.chain, &self.catalog.samples, span).await
-    }
-
-    /// Chunks of one object within `span`, in order.
-    async fn chunks(&self, object: &Object, span: Span) -> Result<Vec<LogChunk>> {
-        let entries = self.entries(object)?;
-        let mut closed: Option<Bytes> = None;
-        let mut chunks = Vec::new();
-        for entry in entries {
-            let Entry::Log { span: part, offset, length, .. } = entry else { continue };
-            let apart = part.to <= span.from || part.from >= span.to || part.is_empty();
-            if part.branch != span.branch || apart {
-                continue;
-            }
-            let closed = match &closed {
-                Some(closed) => closed,
-                None => {
-                    let key = self.keys.get(object.id().epoch).await?;
-                    closed.insert(object.closed(&key)?)
-                }
-            };
-            let from = part.from.max(span.from);
-            let to = part.to.min(span.to);
-            let start = u64::from(offset) + (from - part.from);
-            let bytes = closed
-                .get(start as usize..(start + (to - from)) as usize)
-                .filter(|_| u64::from(length) == part.len())
-                .ok_or_else(|| Error::corrupt(format!("{} names log bytes that it does not hold", object.id())))?;
-            let bytes = closed.slice_ref(bytes);
-            chunks.push(LogChunk { span: Span { from, to, ..part }, bytes });
-        }
-        Ok(chunks)
     }
 }
 
@@ -187,36 +156,7 @@ impl View for LineageView {
     }
 
     async fn log(&self, span: Span) -> Result<Vec<LogChunk>> {
-        let span = Span { to: span.to.min(span.from.saturating_add(LOG_MAX)), ..span };
-        let mut chunks: Vec<LogChunk> = Vec::new();
-        let Some(start) = self.start(span).await? else { return Ok(chunks) };
-        let mut walk = self.chain.walk(start, Depth::Whole).bounded(span.len());
-        let mut next = span.from;
-        while next < span.to
-            && let Some(found) = walk.next().await?
-        {
-            let object = match found {
-                Found::Object(object) => object,
-                // What was found before it is an answer; asked again, the next answer is the error.
-                Found::Lost { .. } if !chunks.is_empty() => break,
-                Found::Lost { error, .. } => return Err(error),
-            };
-            let Some(part) = held(&object, span.branch) else { continue };
-            if part.from > next {
-                break;
-            }
-            for chunk in self.chunks(&object, Span { from: next, ..span }).await? {
-                if chunk.span.from != next {
-                    break;
-                }
-                next = chunk.span.to;
-                chunks.push(chunk);
-            }
-            let (epoch, number) = at(&object);
-            let number = if part.to > next { number } else { number + 1 };
-            self.locator.remember(span.branch, next, (epoch, number));
-        }
-        Ok(chunks)
+        self.read_log(span).await
     }
 
     async fn cost(&self, path: &[Span]) -> Result<(u64, u64)> {

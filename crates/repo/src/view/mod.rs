@@ -5,6 +5,7 @@ mod keys;
 mod lineage;
 mod locate;
 mod pass;
+mod reading;
 mod repository;
 mod tables;
 

@@ -126,6 +126,18 @@ async fn a_year_of_marks_is_not_read_to_find_one() {
 }
 
 #[tokio::test]
+async fn a_backlog_is_read_about_once() {
+    let mut author = Author::new().await;
+    author.write_many(40, 400_000).await;
+    let view = view(&author).await;
+    let end = author.position;
+    author.sink.reset_traffic();
+    assert_eq!(log(&view, span(1, 1000, end), 620_000).await, Author::log_bytes(1, 1000, end));
+    let read = author.sink.traffic();
+    assert!(read.bytes_read < (end - 1000) * 3 / 2, "{read:?}");
+}
+
+#[tokio::test]
 async fn contents_come_in_few_reads_and_are_checked() {
     let mut author = Author::new().await;
     let contents: Vec<Vec<u8>> = (0..40u8).map(|n| vec![n; 30_000 + usize::from(n)]).collect();
