@@ -1,0 +1,157 @@
+//! C3, A6: slots that the server gave up, on every major.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Tail, settings};
+use holdfast_harness::{Major, Options, Server};
+
+macro_rules! on {
+    ($name:ident: $($test:ident $major:ident),*) => { $(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            $name(Major::$major).await;
+        }
+    )* };
+}
+
+async fn small(major: Major) -> Server {
+    let server = Options::new(major)
+        .segment_mib(1)
+        .set("max_slot_wal_keep_size", "2MB")
+        .set("wal_keep_size", "0")
+        .set("min_wal_size", "2MB")
+        .set("max_wal_size", "4MB")
+        .start()
+        .await
+        .unwrap();
+    server.sql("create table t (filler text)").await.unwrap();
+    server
+}
+
+async fn outgrow(server: &Server) {
+    for _ in 0..12 {
+        server.sql("insert into t select repeat('x', 1000) from generate_series(1, 900)").await.unwrap();
+        server.sql("select pg_switch_wal()").await.unwrap();
+        server.sql("checkpoint").await.unwrap();
+    }
+    let lost = "select coalesce(wal_status = 'lost', false) from pg_replication_slots where slot_name = 'holdfast_test'";
+    server.wait_for(lost, Duration::from_secs(20)).await.unwrap();
+}
+
+/// The log is gone too: a gap, then a base backup by itself, and the new slot protects.
+async fn lost_with_bytes(major: Major) {
+    let server = small(major).await;
+    let mut tail = Tail::open(&server).await;
+    tail.backed_up(1).await;
+    let (at, cursor) = (tail.at(), tail.cursor.clone());
+    let content = tail.content.clone();
+    tail.settler.close().await.unwrap();
+    drop(tail.follower);
+    outgrow(&server).await;
+    let mut tail = Tail::resume(tail.tailer, cursor, content).await.unwrap();
+    tail.backed_up(2).await;
+    assert_eq!(tail.gaps.len(), 1);
+    let gap = tail.gaps[0];
+    assert_eq!(gap.from, at);
+    assert_eq!(tail.log[0].0.from, gap.to);
+    let newest = tail.content.snapshot().checkpoints.remove(1);
+    assert!(newest.begin.position >= gap.to);
+    let gaps = tail.content.snapshot().gaps;
+    assert!(gaps[0].cause.contains("removed"), "{}", gaps[0].cause);
+    assert_eq!(tail.tailer.health().read().slots_lost, 1);
+    server.wait_for("select wal_status <> 'lost' from pg_replication_slots", Duration::from_secs(5)).await.unwrap();
+    server.sql("insert into t values ('after')").await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    tail.reach(&end).await;
+}
+
+on!(lost_with_bytes: lost_13 V13, lost_14 V14, lost_15 V15, lost_16 V16, lost_17 V17, lost_18 V18);
+
+/// Only the slot is lost, not the log at the repository's position: made anew, no gap.
+async fn lost_without_bytes(major: Major) {
+    let server = small(major).await;
+    let mut tail = Tail::open(&server).await;
+    tail.backed_up(1).await;
+    tail.settles = false;
+    let writing = async {
+        outgrow(&server).await;
+        server.value("select pg_current_wal_flush_lsn()").await.unwrap()
+    };
+    // The stream keeps up while the slot, which nothing was settled on, is lost: the server ends the connection.
+    let following = async {
+        let mut connections = 0;
+        loop {
+            if tail.step().await.is_err() {
+                let cursor = tail.cursor.clone();
+                let content = tail.content.clone();
+                drop(tail.follower);
+                // A write by hand, since the slot may not move: the position is not reported before it is settled.
+                tail = Tail::resume(tail.tailer, cursor, content).await.unwrap();
+                connections += 1;
+                return (tail, connections);
+            }
+        }
+    };
+    let (_, (mut tail, connections)) = tokio::join!(writing, following);
+    assert_eq!(connections, 1);
+    server.sql("insert into t values ('after')").await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    tail.reach(&end).await;
+    assert_eq!(tail.gaps, []);
+    let health = tail.tailer.health().read();
+    assert_eq!(health.slots_lost, 1);
+    assert!(health.notice.contains("no log was lost"), "{}", health.notice);
+}
+
+on!(lost_without_bytes: only_slot_13 V13, only_slot_16 V16, only_slot_18 V18);
+
+/// A3: somebody made the slot anew, ahead of us; it is not trusted as a place to go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_ahead_is_no_place_to_go_on() {
+    let server = Server::start(Major::V18).await.unwrap();
+    server.sql("create table t (n int)").await.unwrap();
+    let mut tail = Tail::open(&server).await;
+    tail.backed_up(1).await;
+    let at = tail.at();
+    let cursor = tail.cursor.clone();
+    tail.settler.close().await.unwrap();
+    drop(tail.follower);
+    server.sql("insert into t select generate_series(1, 1000)").await.unwrap();
+    server
+        .wait_for("select not active from pg_replication_slots", Duration::from_secs(10))
+        .await
+        .unwrap();
+    server.sql("select pg_drop_replication_slot('holdfast_test')").await.unwrap();
+    server.sql("checkpoint; select pg_create_physical_replication_slot('holdfast_test', true)").await.unwrap();
+    let mut tail = Tail::resume(tail.tailer, cursor, tail.content).await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    tail.reach(&end).await;
+    assert_eq!(tail.log[0].0.from, at);
+    assert_eq!(tail.gaps, []);
+}
+
+/// A tailer that may not keep more than so much gives its slot up and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_slot_is_given_up_at_our_own_limit() {
+    let server = Options::new(Major::V18).segment_mib(1).set("max_wal_size", "4MB").start().await.unwrap();
+    server.sql("create table t (filler text)").await.unwrap();
+    let mut limited = settings(&server);
+    limited.max_slot_lag = Some(4 << 20);
+    let mut tail =
+        Tail::resume(common::tailer(limited), None, holdfast_testkit::MemoryContent::default()).await.unwrap();
+    tail.backed_up(1).await;
+    tail.settles = false;
+    for _ in 0..8 {
+        server.sql("insert into t select repeat('x', 1000) from generate_series(1, 900)").await.unwrap();
+    }
+    let cause = loop {
+        if let Err(cause) = tail.step().await {
+            break cause;
+        }
+    };
+    assert!(cause.is_passing() && cause.to_string().contains("max_slot_lag"), "{cause}");
+    server.wait_for("select count(*) = 0 from pg_replication_slots", Duration::from_secs(20)).await.unwrap();
+}
