@@ -37,6 +37,8 @@ pub struct Author {
     pub catalog_at: Option<At>,
     pub position: u64,
     pub branch: u64,
+    /// Does the store refuse existing names? Else epochs carry writer ids and nothing is ended.
+    pub create_only: bool,
     data_key: Key,
     packs: u64,
 }
@@ -53,6 +55,10 @@ pub struct Batch {
 impl Author {
     /// A repository with one source and one lineage, whose first epoch is claimed.
     pub async fn new() -> Self {
+        Self::on(true).await
+    }
+
+    pub async fn on(create_only: bool) -> Self {
         let random = Random::seeded(77);
         let root = RootKey::generate(&random);
         let identity = Identity::generate(&random);
@@ -60,7 +66,8 @@ impl Author {
         let source_key = SourceKey::generate(record.repo(), &random);
         let lineage = names::lineage_id(&source_key.key, record.repo(), source_key.source, "7301");
         let mut author = Self {
-            sink: Arc::new(MemorySink::create_only()),
+            sink: Arc::new(if create_only { MemorySink::create_only() } else { MemorySink::overwriting() }),
+            create_only,
             root,
             identity,
             stream: Stream { source: source_key.source, lineage },
@@ -128,7 +135,19 @@ impl Author {
 
     /// Claims only: an epoch without a number 0.
     pub async fn claim_dead(&mut self, number: u64) -> Key {
-        let epoch = Epoch::numbered(number);
+        self.claim_epoch(self.epoch_of(number)).await
+    }
+
+    pub fn epoch_of(&self, number: u64) -> Epoch {
+        if self.create_only {
+            return Epoch::numbered(number);
+        }
+        // Any, and so that writers do not come in order.
+        let [a, ..] = *digest(&number.to_le_bytes()).first_chunk::<8>().unwrap();
+        Epoch { number, writer: WriterId([a; 8]) }
+    }
+
+    async fn claim_epoch(&mut self, epoch: Epoch) -> Key {
         let recipients = [self.identity.recipient().unwrap()];
         let claim = Claim {
             repo: self.source_key.repo,
@@ -153,10 +172,10 @@ impl Author {
             last: self.number.saturating_sub(1),
             digest: self.digest,
         });
-        if predecessor.is_some() {
+        if predecessor.is_some() && self.create_only {
             self.end(self.epoch, self.number, number).await;
         }
-        self.epoch = Epoch::numbered(number);
+        self.epoch = self.epoch_of(number);
         self.number = 0;
         self.packs = 0;
         let took = Took { predecessor, dead: Vec::new(), closed: Vec::new() };

@@ -4,5 +4,6 @@
 mod author;
 mod chain;
 mod hold;
+mod random;
 mod verify;
 mod view;
