@@ -1,0 +1,176 @@
+//! `check`: proves each thing that a backup and a restore will need, and says for each failure what to change.
+
+use std::process::ExitCode;
+
+use holdfast_core::{Act, Clock, Error, Random, Result, Sink, Tailer};
+use holdfast_postgres::Postgres;
+use holdfast_repo::view::Repository;
+use serde::Serialize;
+
+use crate::{
+    cli::Check,
+    config::Config,
+    exit_code, keys, output, reading,
+    store::{self, Patience},
+};
+
+#[derive(Serialize)]
+struct Line {
+    about: String,
+    what: &'static str,
+    state: State,
+    sentence: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Good,
+    Note,
+    Bad,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Note => "note",
+            Self::Bad => "BAD",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    all: Vec<Line>,
+}
+
+impl Lines {
+    fn add(&mut self, about: &str, what: &'static str, state: State, sentence: impl Into<String>) {
+        self.all.push(Line { about: about.to_owned(), what, state, sentence: sentence.into() });
+    }
+    /// The value of a step that worked; else its error is a line.
+    fn take<T>(&mut self, about: &str, what: &'static str, step: Result<T>) -> Option<T> {
+        match step {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.add(about, what, State::Bad, error.chain());
+                None
+            }
+        }
+    }
+}
+
+pub async fn run(args: &Check, config: &Config, json: bool) -> Result<ExitCode> {
+    let names: Vec<String> =
+        if args.names.is_empty() { config.sources.keys().cloned().collect() } else { args.names.clone() };
+    let mut lines = Lines::default();
+    let repository = check_store(config, &mut lines).await;
+    for name in &names {
+        let checked = check_source(name, config, repository.as_ref(), &mut lines).await;
+        lines.take(name, "settings", checked);
+        if let Some(path) = &args.identity {
+            let opened = check_identity(name, config, path, args.passphrase_file.as_deref()).await;
+            if let Some(sentence) = lines.take(name, "identity", opened) {
+                lines.add(name, "identity", State::Good, sentence);
+            }
+        }
+    }
+    if json {
+        output::json(&lines.all)?;
+    } else {
+        let rows: Vec<Vec<String>> = lines
+            .all
+            .iter()
+            .map(|l| vec![l.state.word().to_owned(), l.about.clone(), l.what.to_owned(), l.sentence.clone()])
+            .collect();
+        output::table(&["", "of", "what", ""], &rows);
+    }
+    let bad = lines.all.iter().any(|line| line.state == State::Bad);
+    Ok(if bad { exit_code(Act::Configure) } else { ExitCode::SUCCESS })
+}
+
+async fn check_store(config: &Config, lines: &mut Lines) -> Option<Repository> {
+    const OF: &str = "store";
+    let (clock, random) = (Clock::system(), Random::system());
+    let store = store::open(&config.repository, Patience::Minutes, &clock, &random).await;
+    let store = lines.take(OF, "reached", store)?;
+    let id = lines.take(OF, "repository id", config.id())?;
+    let repository = lines.take(OF, "repository", Repository::open(store.bare.clone(), Some(id)).await)?;
+    let sentence = format!("{} at {}", repository.id(), store.bare.address());
+    lines.add(OF, "repository", State::Good, sentence);
+    let capabilities = lines.take(OF, "writes", store.bare.capabilities().await)?;
+    if capabilities.create_only {
+        lines.add(OF, "writes", State::Good, "refuses to overwrite, one after the other and in a race");
+    } else {
+        lines.add(OF, "writes", State::Note, "accepts overwriting: each acknowledgement costs one request more, and a stolen sidecar could replace its own past");
+    }
+    lines.add(OF, "history", State::Note, capabilities.history);
+    if let Some(skew) = lines.take(OF, "clock", skew(&*store.bare, &clock, &random).await) {
+        let state = if skew.abs() < 30.0 { State::Good } else { State::Note };
+        lines.add(OF, "clock", state, format!("the store's clock is {skew:+.1} s from this host's"));
+    }
+    Some(repository)
+}
+
+/// Seconds that the store's clock is ahead of ours: from the time of an object that is written and removed.
+async fn skew(sink: &dyn Sink, clock: &Clock, random: &Random) -> Result<f64> {
+    let name = format!("probe/{:016x}", random.u64());
+    let before = clock.wall();
+    sink.create(&name, Vec::from(*b"clock").into()).await?;
+    let listed = sink.list(&name, None, 1).await?;
+    // Not being allowed to remove is no fault: sidecars need not be.
+    let _ = sink.remove(std::slice::from_ref(&name)).await;
+    let entry = listed.entries.first().ok_or_else(|| {
+        Error::corrupt("an object that was just written is not listed: the store does not show finished writes at once, and cannot be used")
+    })?;
+    Ok((entry.modified.micros() - before.micros()) as f64 / 1e6)
+}
+
+async fn check_source(
+    name: &str,
+    config: &Config,
+    repository: Option<&Repository>,
+    lines: &mut Lines,
+) -> Result<()> {
+    let source = config.source(name)?;
+    let key = lines.take(name, "key file", keys::source_key(&source.common.key_file));
+    if let (Some(key), Some(repository)) = (&key, repository)
+        && let Some(known) = lines.take(name, "key file", repository.source_by_key(key).await)
+    {
+        let ring = repository.source_ring(known.id).await?;
+        let sentence = format!("of source {}, sealed to {} recipients", known.id, ring.recipients.len());
+        lines.add(name, "key file", State::Good, sentence);
+        let lineages = repository.lineages(&known).await?;
+        let tailer = Postgres::new(source.postgres.clone(), name, Clock::system())?;
+        if let Some(identity) = lines.take(name, "connection", tailer.identity().await) {
+            let fits = lineages.is_empty()
+                || lineages.iter().any(|lineage| lineage.record.identity == identity.text)
+                || known.content.lineages.contains(&identity.text);
+            if fits {
+                lines.add(name, "identity of the source", State::Good, identity.text);
+            } else {
+                lines.add(name, "identity of the source", State::Bad, format!("«{}» is not the source that the repository knows: the wrong server, or after a rebuild «holdfast source adopt {name}»", identity.text));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens the newest data key, as a restore will.
+async fn check_identity(
+    name: &str,
+    config: &Config,
+    path: &std::path::Path,
+    passphrase: Option<&std::path::Path>,
+) -> Result<String> {
+    let identity = reading::identity(Some(path), passphrase)?;
+    let opened = reading::open(config, name, identity).await?;
+    if opened.lineages.is_empty() {
+        return Ok("opens the source's key; nothing is stored yet".to_owned());
+    }
+    let view = opened.view(None).await?;
+    let epoch = view.chain().head().at.0;
+    view.keys().get(epoch).await?;
+    Ok(format!("opens the source's key and the newest data key, of epoch {epoch}"))
+}

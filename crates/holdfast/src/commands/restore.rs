@@ -1,0 +1,158 @@
+//! `restore`: resolve, hold, plan, apply, leave a session for `wal-fetch`.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use holdfast_core::{Clock, Error, Moment, Random, Restorer, Result, Wish};
+use holdfast_postgres::restore::{Action, Choice, PostgresRestorer, Session, Target, command_word};
+use holdfast_repo::{
+    hold::{Holds, KeptHold, Placed},
+    record::Hold,
+    view::LineageView,
+};
+
+use crate::{
+    cli::{RecoveryAction, Restore},
+    config::Config,
+    keys, output,
+    reading::{self, Opened},
+    session::Blob,
+};
+
+pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
+    let wish = wish(args)?;
+    let restorer = restorer(args)?;
+    let identity = keys::identity(&args.identity)?;
+    let opened = reading::open(config, &args.name, Some(identity)).await?;
+    // The hold comes before the plan (R9), so that nothing planned is removed meanwhile.
+    let hold = if args.plan { None } else { place_hold(&opened).await? };
+    let (view, moment) = resolve(args, &opened, &restorer, &wish).await?;
+    let plan = restorer.plan(&moment, &view).await?;
+    let summary = plan.summary();
+    if args.plan {
+        if json {
+            output::json(&summary)?;
+        } else {
+            output::line(summary.to_string().trim_end());
+        }
+        return conflicts(&summary.conflicts);
+    }
+    if !json {
+        eprint!("{summary}");
+    }
+    conflicts(&summary.conflicts)?;
+    let blob = Blob::new(&config.repository, &view.pass(&moment.path).await?)?;
+    let session = Session::new(&moment, &restorer.target, restorer.follows, &view, blob.text()?)?;
+    let bar = Arc::new(output::Bar::new());
+    let report = plan.apply(Arc::new(view), bar).await?;
+    session.save(&restorer.target)?;
+    if let Some(hold) = hold {
+        hold.check()?;
+        hold.release().await?;
+    }
+    if json {
+        return output::json(&serde_json::json!({ "moment": moment, "report": report }));
+    }
+    for line in &report.lines {
+        output::line(line);
+    }
+    Ok(())
+}
+
+fn conflicts(conflicts: &[String]) -> Result<()> {
+    match conflicts {
+        [] => Ok(()),
+        some => Err(Error::configure(format!("nothing was written: {}", some.join("; ")))),
+    }
+}
+
+fn wish(args: &Restore) -> Result<Wish> {
+    Ok(match (&args.at, &args.lsn, args.xid, &args.named) {
+        (Some(at), ..) => Wish::Time(at.parse()?),
+        (_, Some(lsn), ..) => Wish::Position(lsn.clone()),
+        (_, _, Some(xid), _) => Wish::Transaction(xid),
+        (.., Some(name)) => Wish::Name(name.clone()),
+        _ if args.immediate => Wish::Immediate,
+        _ => Wish::Latest,
+    })
+}
+
+fn restorer(args: &Restore) -> Result<PostgresRestorer> {
+    let data = absolute(&args.target)?;
+    let program = std::env::current_exe()
+        .map_err(|cause| Error::retry("where this program lies cannot be told").because(cause))?;
+    let command = format!(
+        "{} wal-fetch --own {} %f %p",
+        command_word(&program.to_string_lossy()),
+        command_word(&data.join(holdfast_postgres::restore::OWN_FOLDER).to_string_lossy()),
+    );
+    let mut tablespaces = BTreeMap::new();
+    for text in &args.tablespace {
+        let (old, new) = text.split_once('=').ok_or_else(|| {
+            Error::configure(format!(
+                "«{text}» is no tablespace mapping: write OLD=NEW, both absolute folders"
+            ))
+        })?;
+        tablespaces.insert(old.to_owned(), absolute(&PathBuf::from(new))?);
+    }
+    let target = Target {
+        tablespaces,
+        wal: args.pg_wal.as_ref().map(absolute).transpose()?,
+        action: match args.action {
+            RecoveryAction::Promote => Action::Promote,
+            RecoveryAction::Pause => Action::Pause,
+            RecoveryAction::Shutdown => Action::Shutdown,
+        },
+        standby: args.standby,
+        ..Target::new(data, command)
+    };
+    let choice = Choice { timeline: args.timeline.parse()?, inclusive: !args.exclusive };
+    Ok(PostgresRestorer { target, choice, follows: args.latest })
+}
+
+fn absolute(path: &PathBuf) -> Result<PathBuf> {
+    std::path::absolute(path)
+        .map_err(|cause| Error::configure(format!("{} is no path", path.display())).because(cause))
+}
+
+/// The newest lineage that reaches the moment, unless one was named. What each of them answers is told when
+/// none does.
+async fn resolve(
+    args: &Restore,
+    opened: &Opened,
+    restorer: &PostgresRestorer,
+    wish: &Wish,
+) -> Result<(LineageView, Moment)> {
+    let newest = opened.view(args.lineage.as_deref()).await?;
+    let first = match restorer.resolve(wish, &newest).await {
+        Ok(moment) => return Ok((newest, moment)),
+        Err(error) => error,
+    };
+    // «Latest» of an older life is not what anybody means by it.
+    if args.lineage.is_none() && matches!(wish, Wish::Time(_) | Wish::Name(_)) {
+        for lineage in opened.lineages.iter().rev().skip(1) {
+            let Some(view) = opened.view_of(lineage).await? else { continue };
+            if let Ok(moment) = restorer.resolve(wish, &view).await {
+                return Ok((view, moment));
+            }
+        }
+    }
+    Err(first)
+}
+
+async fn place_hold(opened: &Opened) -> Result<Option<KeptHold>> {
+    let (clock, random) = (Clock::system(), Random::system());
+    let holds = Holds {
+        sink: opened.store.bare.clone(),
+        source: opened.source.id,
+        source_key: opened.source.key.clone(),
+    };
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let record = Hold { host, purpose: "restore".to_owned(), written: clock.wall() };
+    match holds.place(record, &clock, &random).await? {
+        Placed::Held(holder) => Ok(Some(holder.keep())),
+        Placed::Unheld(error) => {
+            tracing::warn!("{error}");
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `status`: from the repository alone, so that a dead sidecar is seen from elsewhere.
+
+use std::process::ExitCode;
+
+use holdfast_core::{
+    Clock, Error, Result, View,
+    text::{show_duration, show_size},
+};
+use serde::Serialize;
+
+use crate::{cli::Status, config::Config, exit_code, output, reading};
+
+#[derive(Serialize)]
+struct Line {
+    source: String,
+    lineage: String,
+    /// Remember it, and give it to `--expect`: a repository that was rolled back behind it is noticed.
+    head: String,
+    restorable_from: Option<String>,
+    restorable_to: Option<String>,
+    at_risk_seconds: Option<f64>,
+    base_backups: usize,
+    newest_base_backup: Option<String>,
+    stored_bytes: u64,
+    gaps: usize,
+    notice: String,
+}
+
+pub async fn run(args: &Status, config: &Config, json: bool) -> Result<ExitCode> {
+    let names: Vec<String> =
+        if args.names.is_empty() { config.sources.keys().cloned().collect() } else { args.names.clone() };
+    let mut lines = Vec::new();
+    let mut failed = None;
+    for name in &names {
+        match of_source(name, config).await {
+            Ok(mut found) => lines.append(&mut found),
+            // One that cannot be read must not hide the others.
+            Err(error) => {
+                eprintln!("holdfast: {name}: {}", error.chain());
+                failed = Some(error.act());
+            }
+        }
+    }
+    for expected in &args.expect {
+        check_head(expected, &lines)?;
+    }
+    if json {
+        output::json(&lines)?;
+    } else {
+        print(&lines);
+    }
+    Ok(failed.map_or(ExitCode::SUCCESS, exit_code))
+}
+
+async fn of_source(name: &str, config: &Config) -> Result<Vec<Line>> {
+    let wall = Clock::system().wall();
+    let opened = reading::open(config, name, None).await?;
+    let mut lines = Vec::new();
+    for lineage in &opened.lineages {
+        let Some(view) = opened.view_of(lineage).await? else { continue };
+        let catalog = view.catalog();
+        let newest = catalog.checkpoints.iter().max_by_key(|checkpoint| checkpoint.ended);
+        let oldest = catalog.checkpoints.iter().map(|checkpoint| checkpoint.ended).min();
+        let to = view.vouched().filter(|_| newest.is_some());
+        let (epoch, number) = view.chain().head().at;
+        let notice = if newest.is_none() {
+            "no base backup is finished yet: nothing can be restored".to_owned()
+        } else if let Some(gap) = catalog.gaps.last() {
+            format!("newest gap, noticed {}: {}", gap.noticed, gap.cause)
+        } else {
+            view.damage().first().cloned().unwrap_or_default()
+        };
+        lines.push(Line {
+            source: name.to_owned(),
+            lineage: lineage.record.identity.clone(),
+            head: format!("{}/{}/{:x}", lineage.stream.lineage, epoch, number),
+            restorable_from: oldest.map(|time| time.to_string()),
+            restorable_to: to.map(|time| time.to_string()),
+            at_risk_seconds: view.vouched().map(|time| wall.since(time).as_secs_f64()),
+            base_backups: catalog.checkpoints.len(),
+            newest_base_backup: newest.map(|checkpoint| checkpoint.ended.to_string()),
+            stored_bytes: catalog.checkpoints.iter().map(|checkpoint| checkpoint.sent).sum(),
+            gaps: catalog.gaps.len(),
+            notice,
+        });
+    }
+    if lines.is_empty() {
+        return Err(Error::unreachable("nothing is in the repository yet: no writer ever began this stream"));
+    }
+    Ok(lines)
+}
+
+/// A head is LINEAGE/EPOCH/NUMBER; epochs and numbers only ever grow.
+fn check_head(expected: &str, lines: &[Line]) -> Result<()> {
+    let parse = |text: &str| -> Option<(String, String, u64)> {
+        let mut parts = text.split('/');
+        let (lineage, epoch, number) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((lineage.to_owned(), epoch.to_owned(), u64::from_str_radix(number, 16).ok()?))
+    };
+    let wanted = parse(expected).ok_or_else(|| {
+        Error::configure(format!(
+            "«{expected}» is no head: give one as status printed it, LINEAGE/EPOCH/NUMBER"
+        ))
+    })?;
+    let found = lines.iter().filter_map(|line| parse(&line.head)).find(|found| found.0 == wanted.0);
+    match found {
+        Some(found) if (&found.1, found.2) >= (&wanted.1, wanted.2) => Ok(()),
+        _ => Err(Error::corrupt(format!(
+            "the repository ends before the head {expected} that was seen earlier: it was rolled back, or objects were removed"
+        ))),
+    }
+}
+
+fn print(lines: &[Line]) {
+    let rows: Vec<Vec<String>> = lines
+        .iter()
+        .map(|line| {
+            let none = || "-".to_owned();
+            let at_risk = line.at_risk_seconds.map(std::time::Duration::from_secs_f64);
+            vec![
+                line.source.clone(),
+                at_risk.map_or_else(none, show_duration),
+                line.restorable_from.clone().unwrap_or_else(none),
+                line.restorable_to.clone().unwrap_or_else(none),
+                format!("{} ({})", line.base_backups, show_size(line.stored_bytes)),
+                line.gaps.to_string(),
+                line.head.clone(),
+            ]
+        })
+        .collect();
+    output::table(
+        &["source", "at risk", "restorable from", "restorable to", "base backups", "gaps", "head"],
+        &rows,
+    );
+    for line in lines.iter().filter(|line| !line.notice.is_empty()) {
+        output::line(format!("{}: {}", line.source, line.notice));
+    }
+}

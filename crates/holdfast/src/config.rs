@@ -1,0 +1,267 @@
+//! The one TOML file, with every key also by environment.
+//!
+//! `HOLDFAST_SOURCE__MAIN__DSN=…` sets `dsn` of `[source.main]`: sections are joined by two underscores, upper
+//! case. The environment wins. Unknown keys are refused with the nearest name; secrets are file names.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use holdfast_core::{Error, RepoId, Result, text};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+const ENVIRONMENT: &str = "HOLDFAST_";
+/// Keys of the environment that are flags of the command line and no settings.
+const FLAGS: [&str; 4] = ["CONFIG", "IDENTITY_FILE", "PASSPHRASE_FILE", "PG_BIN"];
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub repository: Repository,
+    pub process: Process,
+    pub sources: BTreeMap<String, Source>,
+}
+
+/// `[repository]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Repository {
+    /// As `init` printed it. The store's owner cannot put another repository in its place.
+    pub id: Option<RepoIdText>,
+    /// `s3://bucket/prefix`, or a folder.
+    pub url: String,
+    /// Upload limit, bytes a second.
+    #[serde(default, with = "text::size::optional")]
+    pub upload_rate: Option<u64>,
+    #[serde(default)]
+    pub s3: Option<Table>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct RepoIdText(pub RepoId);
+
+impl<'de> Deserialize<'de> for RepoIdText {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// `[process]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Process {
+    /// Instance id and control socket. May vanish; then this instance counts as another one.
+    pub state_dir: PathBuf,
+    /// Address of /metrics, /healthz, /readyz and the status page.
+    pub listen: Option<String>,
+    pub log: LogFormat,
+    /// Memory for all sources together; by default a quarter of what the cgroup allows, at most 256 MiB.
+    #[serde(with = "text::size::optional")]
+    pub memory: Option<u64>,
+    /// How long a stop may take to make the tail durable.
+    #[serde(with = "text::duration")]
+    pub stop_grace: Duration,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self {
+            state_dir: PathBuf::from("/var/lib/holdfast"),
+            listen: None,
+            log: LogFormat::Text,
+            memory: None,
+            stop_grace: Duration::from_secs(10),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// `[source.NAME]`: what all kinds have in common, and the kind's own settings.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub common: Common,
+    pub pipeline: holdfast_pipeline::Settings,
+    pub postgres: holdfast_postgres::Settings,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Common {
+    pub kind: Kind,
+    /// The file that `source add` wrote.
+    pub key_file: PathBuf,
+}
+
+const COMMON: [&str; 2] = ["kind", "key_file"];
+/// The pipeline's settings that stand in the file; `max_lag` has a default of each kind's own.
+const PIPELINE: [&str; 4] = ["heartbeat", "put_spacing", "takeover", "merge"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Postgres,
+}
+
+impl Config {
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            // On the worst day there may be no file: the two keys of the recovery kit are enough.
+            Err(_) if std::env::var_os("HOLDFAST_REPOSITORY__URL").is_some() => String::new(),
+            Err(cause) => {
+                return Err(Error::configure(format!(
+                    "the settings file {} cannot be read; name it with --config or HOLDFAST_CONFIG, or set HOLDFAST_REPOSITORY__URL and __ID",
+                    path.display()
+                ))
+                .because(cause));
+            }
+        };
+        Self::parse(&text, std::env::vars()).map_err(|error| {
+            let what = format!("the settings in {} are not usable", path.display());
+            error.during(what)
+        })
+    }
+
+    pub fn parse(text: &str, environment: impl Iterator<Item = (String, String)>) -> Result<Self> {
+        let mut table: Table = text.parse().map_err(|cause: toml::de::Error| {
+            Error::configure(format!("it is no TOML: {}", cause.to_string().trim_end()))
+        })?;
+        overlay(&mut table, environment)?;
+        known(&table, &["repository", "process", "source"], "")?;
+        let mut take = |name: &str| match table.remove(name) {
+            Some(Value::Table(table)) => Ok(Some(table)),
+            Some(_) => Err(Error::configure(format!("«{name}» is a section: write [{name}]"))),
+            None => Ok(None),
+        };
+        let repository: Repository = section(take("repository")?, "repository")?;
+        let process = section(take("process")?, "process")?;
+        let mut sources = BTreeMap::new();
+        let given: BTreeMap<String, Table> = section(take("source")?, "source")?;
+        for (name, table) in given {
+            check_name(&name)?;
+            let source = Source::parse(&name, table)?;
+            sources.insert(name, source);
+        }
+        Ok(Self { repository, process, sources })
+    }
+
+    pub fn source(&self, name: &str) -> Result<&Source> {
+        self.sources.get(name).ok_or_else(|| {
+            let names: Vec<&str> = self.sources.keys().map(String::as_str).collect();
+            Error::configure(format!(
+                "no source «{name}» is configured{}; the file has {}",
+                hint(name, &names),
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            ))
+        })
+    }
+
+    pub fn id(&self) -> Result<RepoId> {
+        self.repository.id.map(|id| id.0).ok_or_else(|| {
+            Error::configure(
+                "the repository's id is missing: put the line id = \"…\" that init printed (it stands in the recovery kit) into [repository]",
+            )
+        })
+    }
+}
+
+impl Source {
+    fn parse(name: &str, mut table: Table) -> Result<Self> {
+        let mut take = |keys: &[&str]| -> Table {
+            keys.iter().filter_map(|key| table.remove(*key).map(|value| ((*key).to_owned(), value))).collect()
+        };
+        let (common, pipeline) = (take(&COMMON), take(&PIPELINE));
+        let at = format!("source.{name}");
+        let common: Common = section_with(Value::Table(common), &at, &[])?;
+        let others: Vec<&str> = COMMON.into_iter().chain(PIPELINE).collect();
+        let postgres: holdfast_postgres::Settings = section_with(Value::Table(table), &at, &others)?;
+        let mut pipeline: holdfast_pipeline::Settings = section_with(Value::Table(pipeline), &at, &[])?;
+        pipeline.max_lag = postgres.max_lag;
+        Ok(Self { common, pipeline, postgres })
+    }
+}
+
+/// Names appear in commands, slots and metric labels.
+fn check_name(name: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-';
+    if !name.is_empty() && name.len() <= 40 && name.chars().all(fine) {
+        return Ok(());
+    }
+    Err(Error::configure(format!("«{name}» is no source name: use at most 40 of a-z, 0-9, - and _")))
+}
+
+/// Reads one section, of its defaults where it is not there.
+pub fn section<T: serde::de::DeserializeOwned>(table: Option<Table>, at: &str) -> Result<T> {
+    section_with(Value::Table(table.unwrap_or_default()), at, &[])
+}
+
+/// Reads one section. serde names the unknown key and all known ones; the nearest is offered.
+fn section_with<T: serde::de::DeserializeOwned>(value: Value, at: &str, more: &[&str]) -> Result<T> {
+    value.try_into().map_err(|cause: toml::de::Error| {
+        let message = cause.message().to_owned();
+        let Some(rest) = message.strip_prefix("unknown field ") else {
+            return Error::configure(format!("in [{at}]: {message}"));
+        };
+        let mut ticked = rest.split('`').skip(1).step_by(2);
+        let unknown = ticked.next().unwrap_or_default();
+        let mut names: Vec<&str> = ticked.collect();
+        names.extend_from_slice(more);
+        Error::configure(format!("[{at}] has no key «{unknown}»{}", hint(unknown, &names)))
+    })
+}
+
+fn known(table: &Table, names: &[&str], at: &str) -> Result<()> {
+    match table.keys().find(|key| !names.contains(&key.as_str())) {
+        Some(key) => Err(Error::configure(format!("there is no section [{at}{key}]{}", hint(key, names)))),
+        None => Ok(()),
+    }
+}
+
+/// « (did you mean …?)», when something is near.
+pub fn hint(given: &str, names: &[&str]) -> String {
+    names
+        .iter()
+        .map(|name| (strsim::jaro_winkler(given, name), name))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| format!(" (did you mean «{name}»?)"))
+        .unwrap_or_default()
+}
+
+/// Lays `HOLDFAST_A__B__C=value` over `a.b.c`. A value that reads as a boolean or an integer is one, unless the
+/// file has a string there.
+fn overlay(table: &mut Table, environment: impl Iterator<Item = (String, String)>) -> Result<()> {
+    for (variable, value) in environment {
+        let Some(path) = variable.strip_prefix(ENVIRONMENT) else { continue };
+        if FLAGS.contains(&path) || !path.contains("__") {
+            continue;
+        }
+        let keys: Vec<String> = path.split("__").map(str::to_lowercase).collect();
+        let Some((last, sections)) = keys.split_last() else { continue };
+        let mut at = &mut *table;
+        for key in sections {
+            let entry = at.entry(key.clone()).or_insert_with(|| Value::Table(Table::new()));
+            at = entry.as_table_mut().ok_or_else(|| {
+                Error::configure(format!("{variable}: «{key}» is a value in the file and no section"))
+            })?;
+        }
+        let was_text = at.get(last).is_some_and(Value::is_str);
+        let parsed = match value.parse::<i64>() {
+            Ok(number) if !was_text => Value::Integer(number),
+            _ if value == "true" || value == "false" => Value::Boolean(value == "true"),
+            _ => Value::String(value),
+        };
+        at.insert(last.clone(), parsed);
+    }
+    Ok(())
+}

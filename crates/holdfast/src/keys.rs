@@ -1,0 +1,81 @@
+//! Key files: read with care for who else can read them. Secrets come from files, never from flags.
+
+use std::{
+    io::{Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::Path,
+};
+
+use holdfast_core::{Error, Result};
+use holdfast_repo::keys::{Identity, ProtectedIdentity, SourceKey};
+use zeroize::Zeroizing;
+
+use crate::cli::IdentityArgs;
+
+const LARGEST: u64 = 64 << 10;
+
+/// Reads a secret. Others (the world) must not be able to read it; group-readable is accepted, since that is
+/// how Kubernetes mounts secrets.
+pub fn read_secret(path: &Path, what: &str) -> Result<Zeroizing<String>> {
+    let trouble = |cause: std::io::Error| {
+        Error::configure(format!("{what} {} cannot be read", path.display())).because(cause)
+    };
+    let file = std::fs::File::open(path).map_err(trouble)?;
+    let mode = file.metadata().map_err(trouble)?.mode();
+    if mode & 0o007 != 0 {
+        return Err(Error::configure(format!(
+            "{what} {} can be read by everybody on this host (mode {:03o}); chmod 600 it (0400 and group-readable mounts are fine)",
+            path.display(),
+            mode & 0o777
+        )));
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.take(LARGEST).read_to_string(&mut text).map_err(trouble)?;
+    Ok(text)
+}
+
+/// Creates a file of mode 0600; an existing one is never touched.
+pub fn write_secret(path: &Path, text: &str) -> Result<()> {
+    let trouble = |cause: std::io::Error| {
+        let mend = if cause.kind() == std::io::ErrorKind::AlreadyExists {
+            "it is there already and is not overwritten; choose another name"
+        } else {
+            "it cannot be written"
+        };
+        Error::configure(format!("{}: {mend}", path.display())).because(cause)
+    };
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(trouble)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(trouble)
+}
+
+pub fn passphrase(path: &Path) -> Result<Zeroizing<String>> {
+    let text = read_secret(path, "the passphrase file")?;
+    Ok(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// The identity that a command was given.
+pub fn identity(args: &IdentityArgs) -> Result<Identity> {
+    identity_from(&args.identity, args.passphrase_file.as_deref())
+}
+
+pub fn identity_from(path: &Path, passphrase_file: Option<&Path>) -> Result<Identity> {
+    let text = read_secret(path, "the identity file")?;
+    if !ProtectedIdentity::is(&text) {
+        return text.parse();
+    }
+    let file = passphrase_file.ok_or_else(|| {
+        Error::configure(format!(
+            "the identity in {} is protected: give the file with its passphrase by --passphrase-file",
+            path.display()
+        ))
+    })?;
+    text.parse::<ProtectedIdentity>()?.open(&passphrase(file)?)
+}
+
+pub fn source_key(path: &Path) -> Result<SourceKey> {
+    read_secret(path, "the source's key file")?.parse().map_err(|error: Error| {
+        let what = format!("{} holds no source key as «source add» writes it", path.display());
+        error.during(what)
+    })
+}

@@ -1,0 +1,95 @@
+//! The sink that the settings name, with its decorators: meter innermost, then rate, then retries.
+
+use std::{sync::Arc, time::Duration};
+
+use holdfast_core::{
+    Clock, Error, Random, Result, Sink,
+    sink::{Limited, Meter, Metered, RetrySettings, Retrying, Urgent},
+};
+use holdfast_fs::{FsSettings, FsSink};
+use holdfast_s3::{S3Settings, S3Sink};
+
+use crate::config::{self, Repository};
+
+/// Who calls decides how long a call is tried.
+#[derive(Clone, Copy, Debug)]
+pub enum Patience {
+    /// A writer outlives the store's outage: the source keeps what is not durable.
+    Forever,
+    /// A person waits.
+    Minutes,
+}
+
+#[derive(Clone)]
+pub struct Store {
+    pub sink: Arc<dyn Sink>,
+    /// The store itself, for `check`: an answer at once.
+    pub bare: Arc<dyn Sink>,
+    pub meter: Arc<Meter>,
+}
+
+/// Opens the repository's store. A folder that is not there is an error: its disk may not be mounted.
+pub async fn open(
+    repository: &Repository,
+    patience: Patience,
+    clock: &Clock,
+    random: &Random,
+) -> Result<Store> {
+    Ok(decorate(connect(repository, false, clock, random).await?, repository, patience, clock, random))
+}
+
+/// For `init`: makes the folder.
+pub async fn create(repository: &Repository, clock: &Clock, random: &Random) -> Result<Store> {
+    let bare = connect(repository, true, clock, random).await?;
+    Ok(decorate(bare, repository, Patience::Minutes, clock, random))
+}
+
+fn decorate(
+    bare: Arc<dyn Sink>,
+    repository: &Repository,
+    patience: Patience,
+    clock: &Clock,
+    random: &Random,
+) -> Store {
+    let meter = Meter::new(clock.clone());
+    let urgent: Urgent = |name| name.contains("/log/") || name.contains("/epochs/");
+    let mut sink: Arc<dyn Sink> = Arc::new(Metered::new(bare.clone(), meter.clone()));
+    if let Some(rate) = repository.upload_rate {
+        sink = Arc::new(Limited::new(sink, rate, urgent.clone(), clock.clone()));
+    }
+    let settings = RetrySettings {
+        patience: match patience {
+            Patience::Forever => None,
+            Patience::Minutes => Some(Duration::from_secs(60)),
+        },
+        ..RetrySettings::default()
+    };
+    let sink = Retrying::new(sink, settings, urgent, clock.clone(), random.clone(), meter.clone());
+    Store { sink: Arc::new(sink), bare, meter }
+}
+
+async fn connect(
+    repository: &Repository,
+    create: bool,
+    clock: &Clock,
+    random: &Random,
+) -> Result<Arc<dyn Sink>> {
+    let folder = match repository.url.split_once("://") {
+        None => repository.url.as_str(),
+        Some(("file", path)) => path,
+        Some(("s3", rest)) => {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            let mut settings: S3Settings = config::section(repository.s3.clone(), "repository.s3")?;
+            bucket.clone_into(&mut settings.bucket);
+            prefix.clone_into(&mut settings.prefix);
+            return Ok(Arc::new(S3Sink::connect(settings, clock.clone(), random.clone()).await?));
+        }
+        Some((scheme, _)) => {
+            return Err(Error::configure(format!(
+                "url in [repository] begins with «{scheme}://»; holdfast knows s3://bucket/prefix and folders"
+            )));
+        }
+    };
+    let settings = FsSettings { create, ..FsSettings::default() };
+    Ok(Arc::new(FsSink::open(folder, settings, random.clone()).await?))
+}
