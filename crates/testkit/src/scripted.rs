@@ -114,6 +114,9 @@ impl ScriptedSource {
         let head = self.script.start + u64::try_from(written).unwrap_or(u64::MAX);
         if busy < self.script.busy_for { head } else { record_end(head) }
     }
+    pub fn busy_for(&self) -> Duration {
+        self.script.busy_for
+    }
     /// Up to where it was told to forget.
     pub fn settled(&self) -> u64 {
         self.lock().forgotten
@@ -168,7 +171,9 @@ impl Tailer for ScriptedTailer {
         self.source.reach()?;
         let start = self.source.script.start;
         let at = match &from {
-            Some(from) => cursor_at(from).ok_or_else(|| Error::lost_lineage("this cursor is none of ours"))?,
+            Some(from) => {
+                cursor_at(from).ok_or_else(|| Error::lost_lineage("this cursor is none of ours"))?
+            }
             None => start,
         };
         let forgotten = self.source.settled();
@@ -309,7 +314,7 @@ impl Follower for ScriptedFollower {
                 self.quiet_at = now + Duration::from_secs(1);
                 return Ok(self.step(Item::Quiet, false));
             }
-            let wait = clock.sleep((self.quiet_at - now).min(Duration::from_millis(40)));
+            let wait = clock.sleep((self.quiet_at - now).min(Duration::from_millis(90)));
             tokio::select! {
                 biased;
                 finished = poll(self.run.as_mut().map(BoxFuture::as_mut)) => {

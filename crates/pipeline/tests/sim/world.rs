@@ -105,6 +105,8 @@ impl World {
 
     /// A writer that is told to take over and to end when all is stored.
     pub async fn catch_up(&self) {
+        // What it shall catch up with must stand still.
+        self.clock.sleep(self.source.busy_for()).await;
         let mut settings = self.settings.clone();
         settings.take_over = true;
         settings.until_caught_up = true;
