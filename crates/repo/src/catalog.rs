@@ -115,7 +115,9 @@ fn add_sample(catalog: &mut Catalog, id: ObjectId, place: Place, newest: Option<
         }
         time = time.max(last.time);
         let before = samples.get(..at).and_then(|older| older.iter().rev().find(|sample| same(sample)));
-        if before.is_some_and(|before| before.epoch == last.epoch && last.number - before.number < SAMPLE_EVERY) {
+        if before
+            .is_some_and(|before| before.epoch == last.epoch && last.number - before.number < SAMPLE_EVERY)
+        {
             samples.remove(at);
         }
     }
@@ -190,7 +192,12 @@ mod tests {
         let mut catalog = Catalog::default();
         let times = |n: u64| (n * 7919 % 1000) as i64;
         for n in 0..400_000 {
-            apply(&mut catalog, id(1 + n / 1000, n % 1000), &header(&[span(1, n * 100, n * 100 + 100)], times(n)), &[]);
+            apply(
+                &mut catalog,
+                id(1 + n / 1000, n % 1000),
+                &header(&[span(1, n * 100, n * 100 + 100)], times(n)),
+                &[],
+            );
             if n % 50_000 == 0 {
                 // As after a restart from a stored catalog.
                 catalog = postcard::from_bytes(&postcard::to_stdvec(&catalog).unwrap()).unwrap();
@@ -213,7 +220,8 @@ mod tests {
 
     #[test]
     fn runs_end_once() {
-        let run = RunProgress { id: RunId([1; 8]), began: Timestamp(1), layers: Vec::new(), body: Bytes::new() };
+        let run =
+            RunProgress { id: RunId([1; 8]), began: Timestamp(1), layers: Vec::new(), body: Bytes::new() };
         let gap = Gap { span: span(1, 5, 6), cause: "c".into(), noticed: Timestamp(2) };
         let mut catalog = Catalog::default();
         let entries = [Entry::Progress(run.clone()), Entry::Gap(gap.clone()), Entry::Gap(gap)];

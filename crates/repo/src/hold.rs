@@ -193,7 +193,10 @@ impl Holder {
                         return holder;
                     }
                     Err(error) => {
-                        tracing::warn!("a hold could not be renewed, trying again in a minute: {}", error.chain());
+                        tracing::warn!(
+                            "a hold could not be renewed, trying again in a minute: {}",
+                            error.chain()
+                        );
                         AGAIN
                     }
                 };

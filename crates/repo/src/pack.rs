@@ -284,8 +284,7 @@ mod tests {
     #[test]
     fn a_piece_moves_unopened_but_not_under_another_id() {
         let (bytes, extents) = pack(&[b"one".to_vec(), b"two".to_vec()]);
-        let mut moved =
-            PackBuilder::new(&source(), STREAM, PackId { number: 5, ..PACK }, &Random::seeded(3));
+        let mut moved = PackBuilder::new(&source(), STREAM, PackId { number: 5, ..PACK }, &Random::seeded(3));
         let old = extents[1];
         let new = moved.push(SealedPiece {
             piece: old.piece,
@@ -315,7 +314,9 @@ mod tests {
         let end = &bytes[bytes.len() - END_READ as usize..];
         let End::More(more) = read_end(&source(), STREAM, PACK, size, end).unwrap() else { panic!("all") };
         let end = &bytes[bytes.len() - more as usize..];
-        let End::Pieces(listed) = read_end(&source(), STREAM, PACK, size, end).unwrap() else { panic!("more") };
+        let End::Pieces(listed) = read_end(&source(), STREAM, PACK, size, end).unwrap() else {
+            panic!("more")
+        };
         assert_eq!(listed, extents);
     }
 }

@@ -85,7 +85,9 @@ impl Access {
     /// The merged objects of an epoch, ascending by `from`.
     pub async fn merged(&self, epoch: Epoch) -> Result<Vec<MergedRange>> {
         let mut ranges = Vec::new();
-        for Listed { name, size, .. } in list_all(&*self.sink, &self.stream.merged_prefix(epoch), None).await? {
+        for Listed { name, size, .. } in
+            list_all(&*self.sink, &self.stream.merged_prefix(epoch), None).await?
+        {
             match name.parse()? {
                 Name::Merged { from, to, .. } if from <= to => ranges.push(MergedRange { from, to, size }),
                 _ => return Err(stranger(&name)),
@@ -147,7 +149,10 @@ impl Access {
             Some(half) => bytes.slice_ref(half),
             None => {
                 let part = Range::Part { from: range.start as u64, length: range.len() as u64 };
-                self.sink.read(&self.stream.log(epoch, 0), part).await?.ok_or_else(|| self.missing(epoch, 0))?
+                self.sink
+                    .read(&self.stream.log(epoch, 0), part)
+                    .await?
+                    .ok_or_else(|| self.missing(epoch, 0))?
             }
         };
         let object = Object::new(prelude, header, digest, Some(key_half), None);

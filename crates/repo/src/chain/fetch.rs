@@ -39,7 +39,12 @@ fn settle(result: Result<Option<Object>>) -> Result<Fetched> {
     }
 }
 
-pub(super) async fn plain(access: &Access, epoch: Epoch, run: &[Plain], depth: Depth) -> Result<Vec<Fetched>> {
+pub(super) async fn plain(
+    access: &Access,
+    epoch: Epoch,
+    run: &[Plain],
+    depth: Depth,
+) -> Result<Vec<Fetched>> {
     let reads: Vec<_> = run.iter().map(|plain| one(access, epoch, plain.number, depth)).collect();
     let fetched: Vec<Result<Option<Object>>> = stream::iter(reads).buffered(IN_FLIGHT).collect().await;
     fetched.into_iter().map(settle).collect()
@@ -124,7 +129,10 @@ pub(super) async fn open_merged(
         if rows <= bytes.len() as u64 {
             let head = Head::open(&access.source_key, access.stream, epoch, from, to, &bytes)?;
             if head.object_len() != size {
-                return Err(Error::corrupt(format!("{name} has {size} bytes instead of {}", head.object_len())));
+                return Err(Error::corrupt(format!(
+                    "{name} has {size} bytes instead of {}",
+                    head.object_len()
+                )));
             }
             needed = head.fronts().end;
             if needed <= bytes.len() as u64 {
@@ -186,7 +194,8 @@ impl OpenMerged {
     }
 
     fn front(&self, access: &Access, epoch: Epoch, original: &Original) -> Result<OpenFront> {
-        let within = |error: Error| error.during(format!("{} within {} is damaged", original.number, self.name));
+        let within =
+            |error: Error| error.during(format!("{} within {} is damaged", original.number, self.name));
         let bytes = usize_range(&original.front).and_then(|range| self.bytes.get(range)).unwrap_or_default();
         let front = object::open_front(&access.source_key, bytes).map_err(within)?;
         front.prelude.expect(access.id(epoch, original.number)).map_err(within)?;
@@ -218,7 +227,8 @@ impl OpenMerged {
         }
         let find = |range: &Bounds<u64>| {
             let there = || {
-                let (of, bytes) = pieces.iter().find(|(of, _)| of.start <= range.start && range.end <= of.end)?;
+                let (of, bytes) =
+                    pieces.iter().find(|(of, _)| of.start <= range.start && range.end <= of.end)?;
                 part(bytes, usize_range(&(range.start - of.start..range.end - of.start))?)
             };
             // A cut object gives too few bytes; the digest of the half will say so.

@@ -74,8 +74,11 @@ pub(super) async fn find_head(access: &Access, opening: &Opening, damage: &mut V
         next = plain.number.saturating_add(1);
         run.push(plain);
     }
-    let small: Vec<u64> =
-        run.iter().filter(|plain| plain.size <= END_MAX && plain.number > 0).map(|plain| plain.number).collect();
+    let small: Vec<u64> = run
+        .iter()
+        .filter(|plain| plain.size <= END_MAX && plain.number > 0)
+        .map(|plain| plain.number)
+        .collect();
     let reads: Vec<_> = small.iter().map(|number| access.front(epoch, *number)).collect();
     let mut fronts = stream::iter(reads).buffered(IN_FLIGHT);
     let mut last = run.last().map_or(first, |plain| plain.number);

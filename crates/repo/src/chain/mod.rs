@@ -84,7 +84,9 @@ impl Chain {
         for _ in 0..3 {
             let mut damage = Vec::new();
             let epochs = access.epochs().await?;
-            let Some(opening) = highest_opening(&access, &epochs, &mut damage).await? else { return Ok(None) };
+            let Some(opening) = highest_opening(&access, &epochs, &mut damage).await? else {
+                return Ok(None);
+            };
             let head = match find_head(&access, &opening, &mut damage).await {
                 Ok(head) => head,
                 Err(error) if error.act() == holdfast_core::Act::Corrupt => {
@@ -189,9 +191,9 @@ impl Chain {
             let Some(at) = start else { break self.begin().await? };
             let found = self.walk_until(at, at, Depth::Entries).next().await?;
             let whole = match found {
-                Some(Found::Object(object)) => object.entries(&self.access.source_key).map(|entries| {
-                    entries.iter().any(|entry| matches!(entry, Entry::Catalog(_)))
-                }),
+                Some(Found::Object(object)) => object
+                    .entries(&self.access.source_key)
+                    .map(|entries| entries.iter().any(|entry| matches!(entry, Entry::Catalog(_)))),
                 Some(Found::Lost { error, .. }) => Err(error),
                 None => Ok(false),
             };
@@ -272,7 +274,8 @@ impl Chain {
             let mut next = first;
             let mut listed = Vec::new().into_iter();
             while next <= last {
-                let covering = merged.iter().filter(|range| fetch::covers(range, next)).max_by_key(|range| range.to);
+                let covering =
+                    merged.iter().filter(|range| fetch::covers(range, next)).max_by_key(|range| range.to);
                 if let Some(range) = covering {
                     bytes += range.size;
                     objects += 1;

@@ -14,7 +14,12 @@ use super::{
 pub enum Found {
     Object(Box<Object>),
     /// Numbers `from` to `to` of an epoch cannot be read: why, and which object is to blame.
-    Lost { epoch: Epoch, from: u64, to: u64, error: Error },
+    Lost {
+        epoch: Epoch,
+        from: u64,
+        to: u64,
+        error: Error,
+    },
 }
 
 impl Found {
@@ -118,7 +123,8 @@ impl<'a> Walk<'a> {
         }
         let afresh = self.again == Some(at);
         let ranges = self.chain.merged(epoch, afresh).await?;
-        let sound = |range: &&MergedRange| !self.damaged.iter().any(|(of, bad, _)| *of == epoch && bad == *range);
+        let sound =
+            |range: &&MergedRange| !self.damaged.iter().any(|(of, bad, _)| *of == epoch && bad == *range);
         let covering = ranges.iter().filter(|range| fetch::covers(range, number)).filter(sound);
         match covering.max_by_key(|range| range.to).copied() {
             Some(range) => self.fill_merged(at, last, range).await,
@@ -232,7 +238,8 @@ impl<'a> Walk<'a> {
     }
 
     fn lose(&mut self, epoch: Epoch, from: u64, to: u64) {
-        let blamed = self.damaged.iter_mut().find(|(of, range, _)| *of == epoch && fetch::covers(range, from));
+        let blamed =
+            self.damaged.iter_mut().find(|(of, range, _)| *of == epoch && fetch::covers(range, from));
         let error = blamed
             .and_then(|(_, _, error)| error.take())
             .unwrap_or_else(|| self.chain.access.missing(epoch, from));

@@ -43,11 +43,9 @@ impl RowBuffer {
     }
     /// Rows with keys from `from` on, in order.
     pub fn range<'a>(&'a self, from: &[u8]) -> impl Iterator<Item = Row> + 'a {
-        self.rows.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)).map(|(key, (value, held))| Row {
-            key: key.clone(),
-            value: value.clone(),
-            held: held.clone(),
-        })
+        self.rows
+            .range::<[u8], _>((Bound::Included(from), Bound::Unbounded))
+            .map(|(key, (value, held))| Row { key: key.clone(), value: value.clone(), held: held.clone() })
     }
     /// Takes the row with the smallest key off.
     pub fn pop(&mut self) -> Option<Row> {

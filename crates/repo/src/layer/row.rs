@@ -126,9 +126,19 @@ mod tests {
         let mut out = Vec::new();
         encode(&row, b"base/1/17", &mut out).unwrap();
         let expected = concat!(
-            "07", "0132", "0176", "01", // shared, rest, value, one extent
-            "03", "0000000000000000", "ac02", "08", "e807", "a01f", // pack, offset, length, opened
-            "02", "0000000000000000", "07070707070707070707070707070707", // key epoch, piece
+            "07",
+            "0132",
+            "0176",
+            "01", // shared, rest, value, one extent
+            "03",
+            "0000000000000000",
+            "ac02",
+            "08",
+            "e807",
+            "a01f", // pack, offset, length, opened
+            "02",
+            "0000000000000000",
+            "07070707070707070707070707070707", // key epoch, piece
             "0909090909090909090909090909090909090909090909090909090909090909",
         );
         assert_eq!(hex::encode(&out), expected);

@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use holdfast_core::{Act, Epoch, Extent, Held, LineageId, PackId, PieceId, Random, Row, SourceId, StateObject};
+use holdfast_core::{
+    Act, Epoch, Extent, Held, LineageId, PackId, PieceId, Random, Row, SourceId, StateObject,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -160,7 +162,8 @@ proptest! {
 
 #[test]
 fn pages_are_small_and_found_by_key() {
-    let rows: Vec<Row> = (0..20_000u32).map(|n| row(&n.to_be_bytes(), &n.to_le_bytes().repeat(8), &[])).collect();
+    let rows: Vec<Row> =
+        (0..20_000u32).map(|n| row(&n.to_be_bytes(), &n.to_le_bytes().repeat(8), &[])).collect();
     let (bytes, object) = build(rows);
     let index = index(&bytes, &object);
     assert!(index.pages() > 5, "{}", index.pages());
@@ -168,7 +171,10 @@ fn pages_are_small_and_found_by_key() {
     let mut found = page(&index, &bytes, at);
     let mut keys = std::iter::from_fn(|| found.next().unwrap());
     assert!(keys.any(|row| row.key[..] == 12_345u32.to_be_bytes()));
-    assert_eq!((&object.first[..], &object.last[..]), (&0u32.to_be_bytes()[..], &19_999u32.to_be_bytes()[..]));
+    assert_eq!(
+        (&object.first[..], &object.last[..]),
+        (&0u32.to_be_bytes()[..], &19_999u32.to_be_bytes()[..])
+    );
     assert_eq!(object.rows, 20_000);
 }
 

@@ -37,13 +37,20 @@ pub(super) async fn verify(
             chain.oldest_known().await
         }
     };
+    let (bytes, _) = chain.size(begin, chain.head().at).await?;
+    let layers =
+        holdfast_core::View::catalog(view).checkpoints.iter().flat_map(|checkpoint| &checkpoint.layers);
+    let layers: u64 = layers.flat_map(|layer| &layer.objects).map(|object| object.bytes).sum();
+    // Packs are met on the way; how much of them is read depends on the level.
+    progress.total(bytes + layers);
     let mut walk = chain.walk(begin, Depth::Whole);
     while let Some(next) = walk.next().await? {
         let (at, sound) = match next {
             Found::Object(object) => {
                 found.log_objects += 1;
                 found.read(object.len() as u64, progress);
-                let checked = match object.check().and_then(|()| object.entries(&chain.access().source_key)) {
+                let entries = object.entries(&chain.access().source_key);
+                let checked = match entries.and_then(|_| object.check()) {
                     Ok(_) if level == Level::Contents => match view.keys().get(object.id().epoch).await {
                         Ok(key) => object.closed(&key).map(|_| ()),
                         // The epoch object is a problem of its own.
@@ -73,7 +80,11 @@ pub(super) async fn verify(
 
 async fn verify_epoch(view: &LineageView, epoch: Epoch, found: &mut Verification) -> Result<()> {
     let keys = view.keys();
-    let opened = if keys.can_open() { keys.get(epoch).await.map(|_| ()) } else { keys.object(epoch).await.map(|_| ()) };
+    let opened = if keys.can_open() {
+        keys.get(epoch).await.map(|_| ())
+    } else {
+        keys.object(epoch).await.map(|_| ())
+    };
     if let Err(what) = damage(opened)? {
         found.problems.push(Problem {
             what: format!("{what}: log bytes and pieces of epoch {epoch} cannot be opened"),
@@ -89,7 +100,8 @@ impl Trail {
         let header = &object.header;
         let oldest = header.marks.map(|(oldest, _)| oldest);
         for problem in &self.open {
-            let Some(Problem { closes: Closes::Spans { spans, before, .. }, .. }) = found.problems.get_mut(*problem)
+            let Some(Problem { closes: Closes::Spans { spans, before, .. }, .. }) =
+                found.problems.get_mut(*problem)
             else {
                 continue;
             };

@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_core::{Error, Extent, Held, PackId, Progress, Result, RunId, StateObject, sink::{OBJECT_MAX, Range}};
+use holdfast_core::{
+    Error, Extent, Held, PackId, Progress, Result, RunId, StateObject,
+    sink::{OBJECT_MAX, Range},
+};
 use lru::LruCache;
 
 use super::{Closes, Level, Problem, Verification, damage};
@@ -49,7 +52,10 @@ pub(super) async fn verify(
             ids.push(id);
             if known != object {
                 found.problems.push(Problem {
-                    what: format!("{} is described in two ways", view.chain().access().stream.state(key.0, key.1)),
+                    what: format!(
+                        "{} is described in two ways",
+                        view.chain().access().stream.state(key.0, key.1)
+                    ),
                     closes: Closes::Checkpoints(vec![id]),
                 });
             }
@@ -192,7 +198,11 @@ impl Tables<'_> {
     }
 
     /// The pieces of a pack; `None`, and a problem once, when it is missing or damaged.
-    async fn list(&mut self, pack: PackId, found: &mut Verification) -> Result<Option<BTreeMap<u32, Extent>>> {
+    async fn list(
+        &mut self,
+        pack: PackId,
+        found: &mut Verification,
+    ) -> Result<Option<BTreeMap<u32, Extent>>> {
         if self.damaged.contains(&pack) {
             return Ok(None);
         }
@@ -209,7 +219,12 @@ impl Tables<'_> {
         Ok(Some(listed.into_iter().map(|extent| (extent.offset, extent)).collect()))
     }
 
-    async fn read_list(&mut self, pack: PackId, first: bool, found: &mut Verification) -> Result<Vec<Extent>> {
+    async fn read_list(
+        &mut self,
+        pack: PackId,
+        first: bool,
+        found: &mut Verification,
+    ) -> Result<Vec<Extent>> {
         let access = self.access;
         let name = access.stream.pack(pack.epoch, pack.number);
         let missing = || Error::corrupt(format!("{name} is missing from {}", access.sink.address()));
@@ -221,7 +236,8 @@ impl Tables<'_> {
             }
             pack::check_digest(&name, &bytes)?;
             self.sizes.insert(pack, bytes.len() as u64);
-            return match pack::read_end(&access.source_key, access.stream, pack, bytes.len() as u64, &bytes)? {
+            return match pack::read_end(&access.source_key, access.stream, pack, bytes.len() as u64, &bytes)?
+            {
                 pack::End::Pieces(pieces) => Ok(pieces),
                 pack::End::More(_) => Err(Error::corrupt(format!("{name} is cut short"))),
             };

@@ -12,7 +12,11 @@ use holdfast_core::{
     Catalog, Error, Held, Layer, LogChunk, Marks, Place, Result, Row, Span, Timestamp, View,
 };
 
-use super::{CACHE_BYTES, Contents, DataKeys, Tables, locate::{Locator, held}, reading::LogReading};
+use super::{
+    CACHE_BYTES, Contents, DataKeys, Tables,
+    locate::{Locator, held},
+    reading::LogReading,
+};
 use crate::{
     catalog,
     chain::{Access, At, Chain, Depth, Found, Object},

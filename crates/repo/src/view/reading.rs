@@ -164,7 +164,9 @@ impl LineageView {
             let bytes = closed
                 .get(offset as usize..end as usize)
                 .filter(|_| u64::from(length) == span.len())
-                .ok_or_else(|| Error::corrupt(format!("{} names log bytes that it does not hold", object.id())))?;
+                .ok_or_else(|| {
+                    Error::corrupt(format!("{} names log bytes that it does not hold", object.id()))
+                })?;
             chunks.push(LogChunk { span, bytes: closed.slice_ref(bytes) });
         }
         let branches = object.header.spans.iter().map(|span| span.branch);

@@ -79,7 +79,8 @@ impl Repository {
 
     /// The newest ring of the repository.
     pub async fn ring(&self) -> Result<RepositoryRing> {
-        let generation = self.newest(names::RINGS_PREFIX).await?.ok_or_else(|| self.no_ring(names::RINGS_PREFIX))?;
+        let generation =
+            self.newest(names::RINGS_PREFIX).await?.ok_or_else(|| self.no_ring(names::RINGS_PREFIX))?;
         let name = Name::Ring(generation).to_string();
         let bytes = read(&*self.sink, &name, RING_MAX).await?.ok_or_else(|| self.no_ring(&name))?;
         RepositoryRing::open(&self.record.root, generation, &bytes)
@@ -154,7 +155,8 @@ impl Repository {
         loop {
             let page = self.sink.list(&prefix, after.as_deref(), 1).await?;
             let Some(entry) = page.entries.first() else { break };
-            let folder = entry.name.get(prefix.len()..).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+            let folder =
+                entry.name.get(prefix.len()..).and_then(|rest| rest.split('/').next()).unwrap_or_default();
             after = Some(format!("{prefix}{folder}0"));
             let Ok(lineage) = folder.parse::<LineageId>() else { continue };
             let stream = Stream { source: source.id, lineage };
@@ -194,7 +196,10 @@ impl Repository {
     }
 
     fn no_ring(&self, name: &str) -> Error {
-        Error::corrupt(format!("{name} is missing from {}: without a ring nothing can be trusted", self.sink.address()))
+        Error::corrupt(format!(
+            "{name} is missing from {}: without a ring nothing can be trusted",
+            self.sink.address()
+        ))
     }
 }
 

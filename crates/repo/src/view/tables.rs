@@ -59,8 +59,7 @@ impl Cached {
 
 impl Tables {
     pub fn new(access: Access, cache_bytes: usize) -> Self {
-        let cache =
-            Cache { held: LruCache::unbounded(), bytes: 0, cap: cache_bytes, hints: VecDeque::new() };
+        let cache = Cache { held: LruCache::unbounded(), bytes: 0, cap: cache_bytes, hints: VecDeque::new() };
         Self { access, cache: Mutex::new(cache) }
     }
 

@@ -4,8 +4,8 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use bytes::Bytes;
 use holdfast_core::{
-    Branch, Catalog, Epoch, Extent, Held, Mark, MarkKind, PackId, PieceId, Place, Random, Sink, Span, Timestamp,
-    WriterId, digest, sink::Body,
+    Branch, Catalog, Epoch, Extent, Held, Mark, MarkKind, PackId, PieceId, Place, Random, Sink, Span,
+    Timestamp, WriterId, digest, sink::Body,
 };
 use holdfast_repo::{
     catalog,

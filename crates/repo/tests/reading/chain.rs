@@ -152,7 +152,11 @@ async fn damage_is_named_and_the_rest_is_read() {
         assert!(error.contains(&format!("{number:016x}")), "{error}");
     }
     assert_eq!(places.len(), 102 - 5);
-    assert_eq!(chain.catalog().await.unwrap().catalog, author.catalog, "nothing behind the catalog is damaged");
+    assert_eq!(
+        chain.catalog().await.unwrap().catalog,
+        author.catalog,
+        "nothing behind the catalog is damaged"
+    );
 }
 
 #[tokio::test]

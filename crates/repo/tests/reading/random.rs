@@ -11,17 +11,29 @@ use crate::author::{Author, Batch};
 
 #[derive(Clone, Debug)]
 enum Action {
-    Write { count: u64, bytes: usize },
+    Write {
+        count: u64,
+        bytes: usize,
+    },
     Empty,
     Catalog,
     /// Merges the next so many plain numbers.
-    Merge { count: u64, remove: bool },
+    Merge {
+        count: u64,
+        remove: bool,
+    },
     /// Merges all merged objects of the epoch.
-    MergeUp { remove: bool },
-    Claim { skip: u64 },
+    MergeUp {
+        remove: bool,
+    },
+    Claim {
+        skip: u64,
+    },
     Dead,
     /// An object of a fenced writer lands behind what was taken over.
-    Late { behind: u64 },
+    Late {
+        behind: u64,
+    },
     Branch,
 }
 
@@ -142,7 +154,8 @@ impl History {
         for span in &self.spans {
             let mut at = span.from + start as u64 % span.len().max(1);
             while at < span.to {
-                let chunks = view.log(Span { from: at, to: (at + 3_777).min(span.to), ..*span }).await.unwrap();
+                let chunks =
+                    view.log(Span { from: at, to: (at + 3_777).min(span.to), ..*span }).await.unwrap();
                 assert!(!chunks.is_empty(), "nothing at {at} of {span:?}");
                 for chunk in chunks {
                     assert_eq!(chunk.span.from, at);

@@ -117,7 +117,12 @@ async fn each_kind_of_damage_is_named_with_what_it_closes() {
         (&pack, Level::Digests, Box::new(flip(place)), Closes::Checkpoints(first.clone())),
         (&pack, Level::Contents, Box::new(flip(place)), Closes::Checkpoints(first.clone())),
         (&pack, Level::Named, Box::new(cut), Closes::Checkpoints(first)),
-        (&second, Level::Named, Box::new(|raw: &mut Vec<u8>| raw.clear()), Closes::Checkpoints(newer.clone())),
+        (
+            &second,
+            Level::Named,
+            Box::new(|raw: &mut Vec<u8>| raw.clear()),
+            Closes::Checkpoints(newer.clone()),
+        ),
         (&layer, Level::Named, Box::new(flip(40)), Closes::Checkpoints(newer.clone())),
         (&layer, Level::Named, Box::new(cut), Closes::Checkpoints(newer)),
         (&plain, Level::Named, Box::new(last), Closes::Nothing),
@@ -166,7 +171,11 @@ async fn what_is_missing_or_swapped_is_named_and_the_rest_is_restorable() {
         assert!(!view.log(Span { branch: Branch(1), from: end - 500, to: end }).await.unwrap().is_empty());
         author.sink.tamper_put(name, before);
     }
-    for (one, two) in [(pack, stream.pack(epoch(2), 0)), (layer, stream.state(epoch(2), 0)), (plain, stream.log(epoch(2), 66))] {
+    for (one, two) in [
+        (pack, stream.pack(epoch(2), 0)),
+        (layer, stream.state(epoch(2), 0)),
+        (plain, stream.log(epoch(2), 66)),
+    ] {
         let (a, b) = (author.sink.get(&one).unwrap(), author.sink.get(&two).unwrap());
         author.sink.tamper_put(&one, b.clone());
         author.sink.tamper_put(&two, a.clone());

@@ -184,10 +184,8 @@ async fn the_source_key_alone_shows_all_but_contents() {
     let view = repository.view(&source, author.stream, None).await.unwrap().unwrap();
     assert_eq!(marks(&view, span(1, 1000, 1500)).await.len(), 10);
     assert!(view.vouched().is_some());
-    for error in [
-        view.content(&held[0]).await.unwrap_err(),
-        view.log(span(1, 1000, 1100)).await.unwrap_err(),
-    ] {
+    for error in [view.content(&held[0]).await.unwrap_err(), view.log(span(1, 1000, 1100)).await.unwrap_err()]
+    {
         assert_eq!(error.act(), Act::Configure);
         assert!(error.to_string().contains("identit"), "{error}");
     }
@@ -372,7 +370,8 @@ async fn each_life_of_a_source_is_found() {
     author.write_many(3, 10).await;
     let repository = repository(&author).await;
     let source: Source = repository.source("main", &author.identity).await.unwrap();
-    let other = holdfast_repo::names::Stream { lineage: holdfast_core::LineageId([0xff; 8]), ..author.stream };
+    let other =
+        holdfast_repo::names::Stream { lineage: holdfast_core::LineageId([0xff; 8]), ..author.stream };
     let record = holdfast_repo::record::LineageRecord {
         identity: "7302".into(),
         created: Timestamp(50),
