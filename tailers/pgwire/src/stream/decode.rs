@@ -91,6 +91,8 @@ impl StreamDecoder {
                 Err(Error::FailedStart(error))
             }
             (Place::AfterCopy, Message::RowDescription) => Ok(StreamStep::Nothing),
+            // The answer to a status that crossed the server's end of the copy.
+            (Place::AfterCopy, Message::CopyData(_)) => Ok(StreamStep::Nothing),
             (Place::AfterCopy, Message::DataRow(row)) => {
                 self.next = Some(switch(&row)?);
                 Ok(StreamStep::Nothing)
