@@ -42,7 +42,7 @@ impl Place {
         User::give(folder.path())?;
         let program = process::reachable(&std::env::current_exe()?, folder.path())?;
         let command = format!(
-            "HF_WAL=%f HF_TO=\"%p\" {} --quiet --exact wal_fetch_is_this_program >/dev/null",
+            "HF_WAL=%f HF_TO=\"%p\" {} --quiet --nocapture --exact wal_fetch_is_this_program >/dev/null",
             command_word(&program.to_string_lossy())
         );
         let mut target = Target::new(folder.path().join("data"), command);
