@@ -132,6 +132,8 @@ pub struct Keepalives {
     pub user_timeout: Option<Duration>,
 }
 
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Tried in this order; never empty.
@@ -149,7 +151,8 @@ pub struct Config {
     pub target: Target,
     pub tls: Tls,
     pub channel_binding: Binding,
-    /// For one host, from its first packet until it let us in.
+    /// For one host, from its first packet until it let us in. Unlike in libpq there is a limit (30 s) when
+    /// none is given; 0 in the connection string stands for none.
     pub connect_timeout: Option<Duration>,
     pub keepalives: Keepalives,
     /// Send a password readably over TCP without TLS when a server asks for that
@@ -258,7 +261,11 @@ impl Config {
                     ],
                 )?
                 .unwrap_or_default(),
-            connect_timeout: seconds(&mut values, "connect_timeout")?,
+            connect_timeout: match values.number("connect_timeout")? {
+                None => Some(CONNECT_TIMEOUT),
+                Some(0) => None,
+                Some(seconds) => Some(Duration::from_secs(seconds.into())),
+            },
             keepalives: Keepalives {
                 on: values.number("keepalives")?.unwrap_or(1) != 0,
                 idle: seconds(&mut values, "keepalives_idle")?,

@@ -1,6 +1,8 @@
 //! A connection in replication mode and its commands. Simple queries only: a physical walsender knows no
 //! others.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use holdfast_core::Clock;
 use postgres_protocol::message::frontend;
@@ -13,6 +15,9 @@ use crate::{
 
 /// Bytes of rows that the answer to one command may have. The longest answer known is a timeline history.
 const ANSWER_MAX: usize = 16 << 20;
+
+/// How long a command that has nothing to wait for may take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A physical replication connection, ready for a command. Dropping it closes the socket; the server
 /// then frees its slot when it notices.
@@ -148,8 +153,11 @@ impl Connection {
 
     /// Drops a slot; with `wait` the server waits until nobody uses it.
     pub async fn drop_slot(&mut self, name: &str, wait: bool) -> Result<()> {
-        let wait = if wait { " WAIT" } else { "" };
-        self.command(&format!("DROP_REPLICATION_SLOT {}{wait}", identifier(name)?)).await.map(drop)
+        let text = format!("DROP_REPLICATION_SLOT {}", identifier(name)?);
+        match wait {
+            true => self.answer(&format!("{text} WAIT")).await.map(drop),
+            false => self.command(&text).await.map(drop),
+        }
     }
 
     /// Says good-bye and closes.
@@ -165,8 +173,16 @@ impl Connection {
         }
     }
 
+    /// Runs a command that the server answers at once.
+    async fn command(&mut self, text: &str) -> Result<Vec<Vec<Row>>> {
+        let clock = self.clock.clone();
+        clock.timeout(ANSWER_PATIENCE, self.answer(text)).await.unwrap_or_else(|| {
+            Err(Error::NoAnswer { command: text.to_owned(), seconds: ANSWER_PATIENCE.as_secs() })
+        })
+    }
+
     /// Sends a command and reads its answer up to the server's readiness for the next one.
-    pub(crate) async fn command(&mut self, text: &str) -> Result<Vec<Vec<Row>>> {
+    async fn answer(&mut self, text: &str) -> Result<Vec<Vec<Row>>> {
         self.send(text).await?;
         let mut results: Vec<Vec<Row>> = Vec::new();
         let mut failed = None;

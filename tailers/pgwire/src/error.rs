@@ -113,6 +113,9 @@ pub enum Error {
     /// No connection to one host (name not found, refused, no such socket).
     #[error("no connection to {host}")]
     Connect { host: String, source: io::Error },
+    /// A command stayed without an answer; the connection cannot be used any more.
+    #[error("the server does not answer {command} within {seconds} s")]
+    NoAnswer { command: String, seconds: u64 },
     /// The host did not finish connecting and signing in within `connect_timeout`.
     #[error("{host} did not answer within {seconds} s (connect_timeout)")]
     ConnectTimeout { host: String, seconds: u64 },
@@ -176,12 +179,13 @@ impl Error {
             | Self::Tls { .. }
             | Self::Auth { .. }
             | Self::NotSupported { .. }
-            | Self::Protocol(_)
             | Self::FailedStart(_) => false,
             Self::Connect { source, .. } => source.kind() != io::ErrorKind::PermissionDenied,
             // A failover may be under way: the role changes by itself.
             Self::ConnectTimeout { .. } | Self::WrongTarget { .. } => true,
-            Self::Abandoned | Self::Closed | Self::Io(_) => true,
+            Self::NoAnswer { .. } | Self::Abandoned | Self::Closed | Self::Io(_) => true,
+            // Nothing was taken over from a broken message, so another connection may do.
+            Self::Protocol(_) => true,
             Self::NoHost(errors) => errors.iter().any(Self::is_passing),
             Self::Server(error) => error.is_passing(),
         }
@@ -199,10 +203,9 @@ impl Error {
 /// a server's code (a lost slot, a foreign cluster) decides before it converts.
 impl From<Error> for holdfast_core::Error {
     fn from(error: Error) -> Self {
-        let act = match &error {
-            Error::Protocol(_) => holdfast_core::Act::Corrupt,
-            _ if error.is_passing() => holdfast_core::Act::Retry,
-            _ => holdfast_core::Act::Configure,
+        let act = match error.is_passing() {
+            true => holdfast_core::Act::Retry,
+            false => holdfast_core::Act::Configure,
         };
         Self::new(act, error.chain())
     }

@@ -52,13 +52,12 @@ async fn open(home: &TempDir) -> Result<Connection, Error> {
     let dsn = format!("host={} user=u password=secret", home.path().display());
     let config = Config::parse_in(&dsn, &Surroundings::default()).unwrap();
     let clock = Clock::system();
-    let opening = Connection::open(&config, &clock);
-    tokio::time::timeout(Duration::from_secs(20), opening).await.unwrap()
+    Connection::open(&config, &clock).await
 }
 
 async fn welcome(socket: &mut UnixStream) {
     socket.write_all(&auth(0, b"")).await.unwrap();
-    socket.write_all(&frame(b'S', b"server_version\018.0\0")).await.unwrap();
+    socket.write_all(&frame(b'S', b"server_version\x0018.0\0")).await.unwrap();
     socket.write_all(&frame(b'Z', b"I")).await.unwrap();
 }
 
@@ -109,8 +108,25 @@ async fn a_sign_in_out_of_order_is_an_error() {
         });
         let error = open(&home).await.err().unwrap();
         assert!(matches!(&error, Error::Auth { .. } | Error::Protocol(_)), "{error}");
-        assert!(!error.is_passing());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answers_is_given_up() {
+    let (home, _task) = server(|mut socket| async move {
+        socket.read_u8().await.ok();
+    });
+    let error = open(&home).await.err().unwrap();
+    assert!(matches!(error, Error::ConnectTimeout { seconds: 30, .. }), "{error}");
+
+    let (home, _task) = server(|mut socket| async move {
+        welcome(&mut socket).await;
+        while socket.read_u8().await.is_ok() {}
+    });
+    let mut connection = open(&home).await.unwrap();
+    let error = connection.identify_system().await.unwrap_err();
+    assert!(matches!(error, Error::NoAnswer { .. }) && error.is_passing(), "{error}");
+    assert!(matches!(connection.show("port").await, Err(Error::Abandoned)));
 }
 
 #[tokio::test]

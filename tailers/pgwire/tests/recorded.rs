@@ -170,10 +170,15 @@ async fn sign_in_and_commands_go_as_recorded() {
     }
 }
 
+/// The recorded conversations and the corpus of the fuzz target.
 fn seeds() -> Vec<Vec<u8>> {
-    let mut files: Vec<_> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fuzz/corpus/pgwire");
+    let mut files: Vec<_> = [folder(), corpus]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()))
+        .collect();
     files.sort();
-    assert!(files.len() >= 7 * MAJORS.len());
+    assert!(files.len() > 7 * MAJORS.len());
     files.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
