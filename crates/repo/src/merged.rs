@@ -82,7 +82,7 @@ impl Head {
     pub fn originals(&self) -> impl Iterator<Item = Original> {
         let mut front = self.len() as u64;
         let mut body = self.fronts().end;
-        self.rows.iter().zip(self.from..).map(move |(row, number)| {
+        self.rows.iter().zip(self.from..=self.to).map(move |(row, number)| {
             let original = Original {
                 number,
                 front: front..front + u64::from(row.0),
@@ -219,7 +219,7 @@ impl Merger {
     /// The merged object of all that was pushed.
     pub fn finish(self, source_key: &Key) -> Result<SealedMerged> {
         let (first, previous) = self.begin.ok_or_else(|| Error::bug("nothing was merged"))?;
-        let (from, to) = (first.number, first.number + (self.rows.len() as u64 - 1));
+        let (from, to) = (first.number, first.number.saturating_add(self.rows.len() as u64 - 1));
         let mut head = Vec::with_capacity(Head::len_of(self.rows.len()));
         Clear { lineage: first.lineage, epoch: first.epoch, from, to, previous, last: self.last }
             .write(&mut head);
