@@ -4,7 +4,10 @@ use std::ops::Range as Bounds;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use holdfast_core::{Act, Epoch, Error, Result, sink::Range};
+use holdfast_core::{
+    Act, Epoch, Error, Result,
+    sink::{OBJECT_MAX, Range},
+};
 
 use super::{Access, Depth, IN_FLIGHT, MergedRange, Object, Plain};
 use crate::{
@@ -53,7 +56,8 @@ pub(super) async fn plain(
 async fn one(access: &Access, epoch: Epoch, number: u64, depth: Depth) -> Result<Option<Object>> {
     let name = access.stream.log(epoch, number);
     if depth == Depth::Whole {
-        let Some(bytes) = access.sink.read(&name, Range::All).await? else { return Ok(None) };
+        let all = Range::Part { from: 0, length: OBJECT_MAX as u64 + 1 };
+        let Some(bytes) = access.sink.read(&name, all).await? else { return Ok(None) };
         let front = object::open_front(&access.source_key, &bytes)
             .map_err(|error| error.during(format!("{name} is damaged")))?;
         front.prelude.expect(access.id(epoch, number))?;

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use holdfast_core::{Error, Held, PackId, Result, digest, sink::Range};
 
 use super::DataKeys;
-use crate::{chain::Access, pack};
+use crate::{chain::Access, pack, seal::sealed_max};
 
 /// A hole of this size is read along rather than asked for apart.
 const HOLE_MAX: u64 = 128 << 10;
@@ -40,6 +40,14 @@ impl Contents {
     /// `Corrupt`, naming pack and piece, when one is missing, damaged or not what its hash says;
     /// `Configure` without a fitting identity.
     pub async fn read(&self, held: &[Held]) -> Result<Vec<Bytes>> {
+        for held in held {
+            if held.extent.length as usize > sealed_max(pack::PIECE_MAX) {
+                return Err(Error::corrupt(format!(
+                    "a row says that piece {} is larger than any piece",
+                    held.extent.piece
+                )));
+            }
+        }
         let reads = stretches(held).into_iter().map(|stretch| self.stretch(stretch, held));
         let read: Vec<Vec<(usize, Bytes)>> =
             stream::iter(reads).buffer_unordered(IN_FLIGHT).try_collect().await?;

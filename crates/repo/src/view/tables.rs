@@ -11,7 +11,10 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use holdfast_core::{Catalog, Epoch, Error, Layer, Result, Row, State, StateObject, sink::Range};
+use holdfast_core::{
+    Catalog, Epoch, Error, Layer, Result, Row, State, StateObject,
+    sink::{OBJECT_MAX, Range},
+};
 use lru::LruCache;
 
 use crate::{
@@ -89,6 +92,10 @@ impl Tables {
         let key = (object.epoch, object.number);
         if let Some(Cached::Index(index)) = self.cache().get(key, None) {
             return Ok(index);
+        }
+        if object.bytes > OBJECT_MAX as u64 {
+            let name = self.access.stream.state(object.epoch, object.number);
+            return Err(Error::corrupt(format!("{name} is said to be larger than any object")));
         }
         let mut length = END_READ.min(object.bytes);
         loop {
