@@ -11,7 +11,10 @@ use anyhow::Result;
 use hyper::{Method, Request, body::Incoming, header, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::{
+    S3Request, S3Result,
+    access::S3Access,
     auth::SimpleAuth,
+    dto::PutObjectInput,
     service::{S3Service, S3ServiceBuilder},
 };
 use tempfile::TempDir;
@@ -69,6 +72,9 @@ impl S3Local {
         let system = s3s_fs::FileSystem::new(root).map_err(|cause| anyhow::anyhow!("s3s-fs: {cause:?}"))?;
         let mut builder = S3ServiceBuilder::new(system);
         builder.set_auth(SimpleAuth::from_single(store.access_key.clone(), store.secret_key.clone()));
+        if conditions == Conditions::Ignored {
+            builder.set_access(Careless);
+        }
         let names = Arc::new(Names { service: builder.build(), conditions, busy: Mutex::default() });
         let tls = certificates.map(|made| made.server()?.server_config()).transpose()?;
         let scheme = if tls.is_some() { "https://localhost" } else { "http://127.0.0.1" };
@@ -95,6 +101,17 @@ impl S3Local {
     }
 }
 
+/// Forgets the condition of a write after its signature, which covers the header, was checked.
+struct Careless;
+
+#[async_trait::async_trait]
+impl S3Access for Careless {
+    async fn put_object(&self, request: &mut S3Request<PutObjectInput>) -> S3Result<()> {
+        request.input.if_none_match = None;
+        Ok(())
+    }
+}
+
 type Busy = Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>;
 
 /// The service, one write per name at a time: s3s-fs looks whether a name is taken and writes it later, so two
@@ -108,13 +125,11 @@ struct Names {
 impl Names {
     async fn answer(
         self: Arc<Self>,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
     ) -> Result<s3s::HttpResponse, s3s::HttpError> {
         let name = request.uri().path().to_owned();
-        if self.conditions == Conditions::Ignored {
-            request.headers_mut().remove(header::IF_NONE_MATCH);
-        }
-        let conditional = request.headers().contains_key(header::IF_NONE_MATCH);
+        let conditional =
+            self.conditions == Conditions::Kept && request.headers().contains_key(header::IF_NONE_MATCH);
         if request.method() != Method::PUT || !conditional {
             return hyper::service::Service::call(&self.service, request).await;
         }

@@ -77,6 +77,8 @@ async fn foreign_things_in_the_folder_are_not_objects() {
     let folder = tempfile::tempdir().unwrap();
     let sink = open(folder.path()).await;
     sink.create("a/object", vec![1].into()).await.unwrap();
+    assert_eq!(sink.read("a", Range::All).await.unwrap(), None, "a folder is no object");
+    assert_eq!(sink.read("a/object/below", Range::All).await.unwrap(), None, "nothing lies below an object");
     std::fs::write(folder.path().join("a/with space"), "x").unwrap();
     std::fs::write(folder.path().join(".holdfast-tmp/x"), "x").unwrap();
     std::os::unix::fs::symlink("/etc", folder.path().join("etc")).unwrap();
