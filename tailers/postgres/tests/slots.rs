@@ -72,31 +72,26 @@ on!(lost_with_bytes: lost_13 V13, lost_14 V14, lost_15 V15, lost_16 V16, lost_17
 
 /// Only the slot is lost, not the log at the repository's position: made anew, no gap.
 async fn lost_without_bytes(major: Major) {
-    let server = small(major).await;
+    let server = Options::new(major)
+        .segment_mib(1)
+        .set("max_slot_wal_keep_size", "2MB")
+        .set("max_wal_size", "1GB")
+        .start()
+        .await
+        .unwrap();
+    server.sql("create table t (filler text)").await.unwrap();
     let mut tail = Tail::open(&server).await;
     tail.backed_up(1).await;
     tail.settles = false;
-    let writing = async {
-        outgrow(&server).await;
-        server.value("select pg_current_wal_flush_lsn()").await.unwrap()
-    };
-    // The stream keeps up while the slot, which nothing was settled on, is lost: the server ends the connection.
-    let following = async {
-        let mut connections = 0;
-        loop {
-            if tail.step().await.is_err() {
-                let cursor = tail.cursor.clone();
-                let content = tail.content.clone();
-                drop(tail.follower);
-                // A write by hand, since the slot may not move: the position is not reported before it is settled.
-                tail = Tail::resume(tail.tailer, cursor, content).await.unwrap();
-                connections += 1;
-                return (tail, connections);
-            }
-        }
-    };
-    let (_, (mut tail, connections)) = tokio::join!(writing, following);
-    assert_eq!(connections, 1);
+    server.sql("insert into t select repeat('x', 1000) from generate_series(1, 8000)").await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    tail.reach(&end).await;
+    let cursor = tail.cursor.clone();
+    drop(tail.follower);
+    server.wait_for("select not active from pg_replication_slots", Duration::from_secs(10)).await.unwrap();
+    server.sql("checkpoint").await.unwrap();
+    server.wait_for("select wal_status = 'lost' from pg_replication_slots", Duration::from_secs(10)).await.unwrap();
+    let mut tail = Tail::resume(tail.tailer, cursor, tail.content).await.unwrap();
     server.sql("insert into t values ('after')").await.unwrap();
     let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
     tail.reach(&end).await;
@@ -104,6 +99,7 @@ async fn lost_without_bytes(major: Major) {
     let health = tail.tailer.health().read();
     assert_eq!(health.slots_lost, 1);
     assert!(health.notice.contains("no log was lost"), "{}", health.notice);
+    server.wait_for("select wal_status <> 'lost' from pg_replication_slots", Duration::from_secs(5)).await.unwrap();
 }
 
 on!(lost_without_bytes: only_slot_13 V13, only_slot_16 V16, only_slot_18 V18);

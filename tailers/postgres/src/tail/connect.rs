@@ -54,6 +54,8 @@ enum Failed {
     Removed(Error),
     /// The slot is (18 says so, older ones were asked).
     Slot(Error),
+    /// The slot is in use, perhaps by a connection of ours that the server has not missed yet.
+    Busy(Error),
     Other(Error),
 }
 
@@ -79,7 +81,7 @@ pub async fn connect(shared: &Arc<Shared>, from: Option<Position>, known: &Catal
             None
         }
     };
-    let slot = slot::ensure(&mut connection, sql.as_ref(), &shared.slot).await?;
+    let slot = slot::ensure(&mut connection, sql.as_ref(), &shared.slot, &shared.clock).await?;
     shared.health.change(|health| {
         health.host = facts.host.to_string();
         health.server_version = facts.version;
@@ -249,6 +251,7 @@ impl Begin<'_> {
     async fn stream(mut self, connection: Connection, target: Target, resumed: bool) -> Result<Connected> {
         let mut connection = Some(connection);
         let mut renewed = false;
+        let patience = self.clock().now() + slot::LINGER;
         let mut tries = vec![(target.position.clone(), target.prove)];
         if target.prove && target.position.proof.from < target.position.lsn {
             tries.push((target.position.clone(), false));
@@ -276,10 +279,12 @@ impl Begin<'_> {
             };
             match failed {
                 Failed::Other(cause) => return Err(cause),
+                Failed::Busy(cause) if self.clock().now() >= patience => return Err(cause),
+                Failed::Busy(_) => self.clock().sleep(slot::LOOK).await,
                 Failed::Slot(_) if !renewed => {
                     renewed = true;
                     let mut open = Connection::open(&self.shared.config, self.clock()).await?;
-                    self.slot = slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot).await?;
+                    self.slot = slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot, self.clock()).await?;
                     self.shared.health.change(|health| health.slots_lost += 1);
                     connection = Some(open);
                 }
@@ -303,7 +308,7 @@ impl Begin<'_> {
         if begin.timeline == from.timeline && begin.lsn <= from.lsn {
             // The slot claims to keep what the server no longer has: make it keep what it has.
             let mut open = Connection::open(&self.shared.config, self.clock()).await?;
-            self.slot = slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot).await?;
+            self.slot = slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot, self.clock()).await?;
             begin = self.fresh(Some(&from.memory)).await?;
         }
         if begin.timeline < from.timeline || begin.timeline == from.timeline && begin.lsn <= from.lsn {
@@ -366,7 +371,7 @@ impl Begin<'_> {
         match cause.code() {
             Some(SqlState::UNDEFINED_FILE) => Failed::Removed(cause.into()),
             Some(SqlState::NOT_IN_PREREQUISITE_STATE) => Failed::Slot(cause.into()),
-            Some(SqlState::OBJECT_IN_USE) => Failed::Other(Error::from(cause).during(format!(
+            Some(SqlState::OBJECT_IN_USE) => Failed::Busy(Error::from(cause).during(format!(
                 "the slot {} is in use: by another holdfast, or by an old session that the server drops after its \
                  wal_sender_timeout",
                 self.shared.slot

@@ -109,7 +109,7 @@ impl Postgres {
     /// Drops the slot at the server (`source retire`): the server then forgets what was not received.
     pub async fn retire(&self) -> Result<()> {
         let mut connection = Connection::open(&self.shared.config, &self.shared.clock).await?;
-        slot::drop_it(&mut connection, &self.shared.slot).await
+        slot::drop_it(&mut connection, &self.shared.slot, &self.shared.clock).await
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use holdfast_core::{Clock, Result, task, text};
+use holdfast_core::{Result, task, text};
 use holdfast_pgwire::{Connection, Host};
 
 use super::{Shared, link::LinkState, slot};
@@ -89,16 +89,5 @@ async fn give_slot_up(shared: &Shared, link: &LinkState, lag: u64) -> Result<()>
     shared.health.change(|health| health.notice.clone_from(&what));
     link.give_up(what);
     let mut connection = Connection::open(&shared.config, &shared.clock).await?;
-    let deadline = shared.clock.now() + Duration::from_secs(30);
-    // The server needs a moment to notice that our connection is gone.
-    loop {
-        match slot::drop_it(&mut connection, &shared.slot).await {
-            Err(cause) if cause.is_passing() && shared.clock.now() < deadline => pause(&shared.clock).await,
-            other => return other,
-        }
-    }
-}
-
-async fn pause(clock: &Clock) {
-    clock.sleep(Duration::from_millis(100)).await;
+    slot::drop_it(&mut connection, &shared.slot, &shared.clock).await
 }

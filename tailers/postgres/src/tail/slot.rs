@@ -3,10 +3,16 @@
 //! A lost slot behaves in three ways (13 to 15 revive silently, 16 and 17 stream and protect nothing, 18
 //! refuses), so its state is asked for and START_REPLICATION is never relied upon.
 
-use holdfast_core::{Error, Result};
+use std::time::Duration;
+
+use holdfast_core::{Clock, Error, Result};
 use holdfast_pgwire::{Connection, Error as WireError, Lifetime, Reserve, SqlState};
 
 use crate::{sql::Sql, wal::Lsn};
+
+/// How long an ended connection of ours may still hold the slot, and how often to look.
+pub const LINGER: Duration = Duration::from_secs(5);
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// A slot that keeps log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +34,16 @@ enum Found {
 }
 
 /// Finds the slot, or makes it so that it keeps log from now on.
-pub async fn ensure(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Slot> {
+pub async fn ensure(
+    connection: &mut Connection,
+    sql: Option<&Sql>,
+    name: &str,
+    clock: &Clock,
+) -> Result<Slot> {
     let was_lost = match find(connection, sql, name).await? {
         Found::Keeps(restart) => return Ok(Slot { restart, was_lost: false, made: false }),
         Found::KeepsNothing => {
-            drop_it(connection, name).await?;
+            drop_it(connection, name, clock).await?;
             true
         }
         Found::Absent => false,
@@ -41,15 +52,27 @@ pub async fn ensure(connection: &mut Connection, sql: Option<&Sql>, name: &str) 
 }
 
 /// Drops the slot whatever its state and makes it anew.
-pub async fn renew(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Slot> {
-    drop_it(connection, name).await?;
+pub async fn renew(
+    connection: &mut Connection,
+    sql: Option<&Sql>,
+    name: &str,
+    clock: &Clock,
+) -> Result<Slot> {
+    drop_it(connection, name, clock).await?;
     make(connection, sql, name).await.map(|restart| Slot { restart, was_lost: true, made: true })
 }
 
-pub async fn drop_it(connection: &mut Connection, name: &str) -> Result<()> {
-    match connection.drop_slot(name, false).await {
-        Err(cause) if cause.code() == Some(SqlState::UNDEFINED_OBJECT) => Ok(()),
-        other => other.map_err(|cause| named(cause, name)),
+/// Drops the slot, if there is one. The server needs a moment to notice that our own connection is gone.
+pub async fn drop_it(connection: &mut Connection, name: &str, clock: &Clock) -> Result<()> {
+    let deadline = clock.now() + LINGER;
+    loop {
+        match connection.drop_slot(name, false).await {
+            Err(cause) if cause.code() == Some(SqlState::UNDEFINED_OBJECT) => return Ok(()),
+            Err(cause) if cause.code() == Some(SqlState::OBJECT_IN_USE) && clock.now() < deadline => {
+                clock.sleep(LOOK).await;
+            }
+            other => return other.map_err(|cause| named(cause, name)),
+        }
     }
 }
 

@@ -6,12 +6,30 @@
 mod source;
 mod target;
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
-use holdfast_core::{Restorer, Timestamp, View, Wish};
+use async_trait::async_trait;
+use holdfast_core::{
+    self as core, Bytes, Catalog, Clock, Held, Layer, LogChunk, Marks, Restorer, Row, Span, Timestamp, View,
+    Wish,
+};
 use holdfast_harness::{Major, Options, Stop};
-use holdfast_postgres::{restore::Action, wal::Lsn};
+use holdfast_postgres::{
+    restore::{
+        Action,
+        start_check::{StartCheck, find_server, start_check},
+    },
+    wal::Lsn,
+};
+use holdfast_testkit::MemoryView;
 use source::Source;
 use target::{Place, fork};
 
@@ -373,4 +391,152 @@ async fn other_ends_of_recovery() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `--start-check` agrees with what was promised, and notices what was not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_check_compares_promise_and_server() -> Result<()> {
+    for major in Major::ENDS {
+        let Story { mut source, commits } = story(major).await?;
+        let check = StartCheck {
+            bin: Some(source.server.bin().to_owned()),
+            version: major.number() * 10_000,
+            role: "postgres".into(),
+            keep: false,
+            patience: Duration::from_secs(60),
+        };
+        for action in [Action::Promote, Action::Pause, Action::Shutdown] {
+            let mut place = Place::new()?;
+            place.target.action = action;
+            source.dump(place.dump())?;
+            let view = source.lend();
+            let wish = Wish::Transaction(commits[4].1);
+            let (moment, _) = place.restore(&wish, Arc::clone(&view) as Arc<dyn View>).await?;
+            source.take_back(view)?;
+            holdfast_harness::User::give_all(&place.target.data)?;
+            let lines = start_check(&check, &place.target, &moment, &Clock::system()).await?;
+            assert!(lines[0].starts_with("reached "), "{lines:?}");
+            assert!(lines[1].contains(&commits[4].2.to_string()), "{lines:?}");
+            let mut other = moment.clone();
+            other.place.position += 100;
+            other.inclusive = true;
+            if action == Action::Promote {
+                let error = start_check(&check, &place.target, &other, &Clock::system()).await.unwrap_err();
+                assert!(error.chain().contains("not what was promised"), "{}", error.chain());
+            }
+        }
+        let wrong = StartCheck { version: 120_000, bin: None, ..check };
+        let place = Place::new()?;
+        let error = find_server(wrong.version).unwrap_err();
+        assert!(error.to_string().contains("no PostgreSQL 12"), "{error} {:?}", place.target.data);
+    }
+    Ok(())
+}
+
+/// A view whose store goes away after so many reads of content.
+struct Failing {
+    view: Arc<MemoryView>,
+    left: AtomicI64,
+}
+
+#[async_trait]
+impl View for Failing {
+    fn catalog(&self) -> &Catalog {
+        self.view.catalog()
+    }
+    fn heads(&self) -> Vec<core::Place> {
+        self.view.heads()
+    }
+    fn vouched(&self) -> Option<Timestamp> {
+        self.view.vouched()
+    }
+    async fn marks(&self, span: Span) -> core::Result<Marks> {
+        self.view.marks(span).await
+    }
+    async fn rows(&self, layers: &[Layer], from: &[u8], limit: usize) -> core::Result<Vec<Row>> {
+        self.view.rows(layers, from, limit).await
+    }
+    async fn content(&self, held: &Held) -> core::Result<Bytes> {
+        self.view.content(held).await
+    }
+    async fn contents(&self, held: &[Held]) -> core::Result<Vec<Bytes>> {
+        if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            return Err(core::Error::retry("the store went away"));
+        }
+        self.view.contents(held).await
+    }
+    async fn log(&self, span: Span) -> core::Result<Vec<LogChunk>> {
+        View::log(&*self.view, span).await
+    }
+    async fn cost(&self, path: &[Span]) -> core::Result<(u64, u64)> {
+        self.view.cost(path).await
+    }
+}
+
+/// E17: a restore is cut off, what was not flushed is lost, and the next run brings the same files as one that was
+/// never cut off. Until it is finished no server starts, and another plan is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_that_was_cut_off_goes_on() -> Result<()> {
+    let mut source = Source::start(Major::V18).await?;
+    source.server.sql("create table t as select generate_series(1, 200000) i").await?;
+    source.base().await?;
+    let view = source.lend();
+    let whole = Place::new()?;
+    let wish = Wish::Latest;
+    whole.restore(&wish, Arc::clone(&view) as Arc<dyn View>).await?;
+
+    let mut place = Place::new()?;
+    place.target.restore_command = whole.target.restore_command.clone();
+    for reads in [0, 1, 2] {
+        let failing = Failing { view: Arc::clone(&view), left: AtomicI64::new(reads) };
+        let error = place.restore(&wish, Arc::new(failing)).await.unwrap_err();
+        assert!(format!("{error:#}").contains("the store went away"), "{error:#}");
+        assert!(!place.target.data.join("global/pg_control").exists());
+        // Power loss: of what was not flushed nothing remains but names.
+        for path in files_below(&place.target.data)? {
+            if !path.starts_with(place.target.data.join("pgsql_tmp.holdfast")) && path.is_file() {
+                fs::write(&path, "")?;
+            }
+        }
+        let mut other = place.restorer();
+        other.target.action = Action::Pause;
+        let moment = other.resolve(&wish, &*view).await?;
+        let summary = other.plan(&moment, &*view).await?.summary();
+        assert!(
+            summary.conflicts.iter().any(|why| why.contains("another restore")),
+            "{:?}",
+            summary.conflicts
+        );
+    }
+    place.restore(&wish, Arc::clone(&view) as Arc<dyn View>).await?;
+    let (one, two) = (files_below(&whole.target.data)?, files_below(&place.target.data)?);
+    assert_eq!(one.len(), two.len());
+    for (one, two) in one
+        .iter()
+        .zip(&two)
+        .filter(|(one, _)| one.is_file() && !one.starts_with(whole.target.data.join("pgsql_tmp.holdfast")))
+    {
+        assert_eq!(one.strip_prefix(&whole.target.data)?, two.strip_prefix(&place.target.data)?);
+        assert_eq!(fs::read(one)?, fs::read(two)?, "{}", one.display());
+        assert_eq!(fs::metadata(one)?.permissions(), fs::metadata(two)?.permissions(), "{}", one.display());
+    }
+    let (_, report) = place.restore(&wish, view).await?;
+    assert!(report.lines[0].contains("finished before"), "{report:?}");
+    Ok(())
+}
+
+fn files_below(folder: &std::path::Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut all = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path.clone());
+            }
+            all.push(path);
+        }
+    }
+    all.sort();
+    Ok(all)
 }
