@@ -21,6 +21,7 @@ pub mod search;
 pub mod segment;
 pub mod session;
 mod space;
+pub mod start_check;
 pub mod target;
 pub mod timelines;
 pub mod wal_fetch;
