@@ -82,7 +82,7 @@ impl Site {
         let said = self.holdfast(["keygen", "--out", "id.key"]).await?;
         let recipient = said
             .split(|c: char| c.is_whitespace() || c == '"' || c == '=')
-            .find(|word| word.starts_with("hfr1"))
+            .find(|word| word.starts_with("hf-recipient-"))
             .with_context(|| format!("keygen printed no recipient: {said}"))?;
         let said = self.holdfast(["init", "--json", "--recipient", &format!("me={recipient}")]).await?;
         let kit: serde_json::Value =
