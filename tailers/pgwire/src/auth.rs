@@ -33,15 +33,19 @@ pub(crate) async fn sign_in(
     start(outgoing, config).await?;
     let refuse = |what: String| Error::Auth { host: host.to_string(), what };
     let mut scram: Option<(ScramSha256, Proof)> = None;
-    let mut bound = false;
+    let (mut bound, mut proved) = (false, false);
     loop {
         let request = match incoming.message().await? {
             Message::Authentication(request) => request,
             other => return Err(other.unexpected("while signing in")),
         };
+        if let Some((name, false)) = method(&request, config) {
+            return Err(refuse(format!("it asks for {name}, which require_auth excludes")));
+        }
         match request {
             Authentication::Ok => break,
             Authentication::Cleartext => {
+                proved = true;
                 let readable = !channel.tls && matches!(host.address, Address::Tcp { .. });
                 if readable && !config.allow_cleartext {
                     return Err(refuse(
@@ -56,6 +60,7 @@ pub(crate) async fn sign_in(
                 outgoing.flush().await?;
             }
             Authentication::Md5(salt) => {
+                proved = true;
                 let password = password(config, host).await?;
                 let hash = md5_hash(config.user.as_bytes(), password.reveal().as_bytes(), salt);
                 frontend::password_message(hash.as_bytes(), &mut outgoing.buffer)
@@ -96,6 +101,9 @@ pub(crate) async fn sign_in(
             Authentication::Unknown(kind) => return Err(refuse(unknown(kind))),
         }
     }
+    if !config.methods.none && !proved && scram.is_none() {
+        return Err(refuse("it lets us in without any proof, which require_auth excludes".into()));
+    }
     if scram.is_some_and(|(_, proof)| proof != Proof::Returned) {
         return Err(refuse("it let us in without proving that it knows our password".into()));
     }
@@ -106,6 +114,16 @@ pub(crate) async fn sign_in(
     match incoming.message().await? {
         Message::ReadyForQuery => Ok(()),
         other => Err(other.unexpected("after signing in")),
+    }
+}
+
+/// The name of a way of signing in, and whether it is acceptable.
+fn method(request: &Authentication, config: &Config) -> Option<(&'static str, bool)> {
+    match request {
+        Authentication::Cleartext => Some(("the readable password", config.methods.cleartext)),
+        Authentication::Md5(_) => Some(("an MD5 hash of the password", config.methods.md5)),
+        Authentication::Sasl(_) => Some(("SCRAM", config.methods.scram)),
+        _ => None,
     }
 }
 

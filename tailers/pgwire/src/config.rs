@@ -121,6 +121,50 @@ pub enum Binding {
     Require,
 }
 
+/// Ways of signing in that are acceptable (`require_auth`): a server in the middle cannot talk us into a
+/// weaker one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Methods {
+    /// Being let in without any proof (trust, or by certificate alone).
+    pub none: bool,
+    /// The readable password.
+    pub cleartext: bool,
+    pub md5: bool,
+    pub scram: bool,
+}
+
+impl Methods {
+    pub const ALL: Self = Self { none: true, cleartext: true, md5: true, scram: true };
+    const NOTHING: Self = Self { none: false, cleartext: false, md5: false, scram: false };
+
+    /// Names to allow, or, each with «!», names to exclude.
+    fn parse(text: &str) -> Result<Self> {
+        let names: Vec<_> = text.split(',').map(str::trim).collect();
+        let excluding = names.iter().all(|name| name.starts_with('!'));
+        let mut methods = if excluding { Self::ALL } else { Self::NOTHING };
+        for name in names {
+            let bare = if excluding { name.get(1..).unwrap_or("") } else { name };
+            let field = match bare {
+                "none" => &mut methods.none,
+                "password" => &mut methods.cleartext,
+                "md5" => &mut methods.md5,
+                "scram-sha-256" => &mut methods.scram,
+                // Known to libpq, impossible here in any case.
+                "gss" | "sspi" | "oauth" => continue,
+                _ => {
+                    return Err(wrong(
+                        "require_auth",
+                        text,
+                        "names out of none, password, md5, scram-sha-256, either all or none of them with «!» in front",
+                    ));
+                }
+            };
+            *field = !excluding;
+        }
+        Ok(methods)
+    }
+}
+
 /// TCP's own signs of life; `None` leaves the operating system's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalives {
@@ -151,6 +195,7 @@ pub struct Config {
     pub target: Target,
     pub tls: Tls,
     pub channel_binding: Binding,
+    pub methods: Methods,
     /// For one host, from its first packet until it let us in. Unlike in libpq there is a limit (30 s) when
     /// none is given; 0 in the connection string stands for none.
     pub connect_timeout: Option<Duration>,
@@ -261,6 +306,10 @@ impl Config {
                     ],
                 )?
                 .unwrap_or_default(),
+            methods: match values.take("require_auth") {
+                Some(text) => Methods::parse(&text)?,
+                None => Methods::ALL,
+            },
             connect_timeout: match values.number("connect_timeout")? {
                 None => Some(CONNECT_TIMEOUT),
                 Some(0) => None,

@@ -25,7 +25,7 @@ mod tls;
 
 pub use backup::{BackupEvent, BackupOptions, BackupStream, ManifestChecksums, Tablespace};
 pub use config::{
-    Address, Binding, Config, Host, Keepalives, Roots, Secret, Surroundings, Target, Tls, TlsMode,
+    Address, Binding, Config, Host, Keepalives, Methods, Roots, Secret, Surroundings, Target, Tls, TlsMode,
 };
 pub use connection::{Connection, Lifetime, Reserve, SlotState, SystemIdentity, TimelineHistory};
 pub use error::{Error, Result, ServerError, Severity, SqlState};

@@ -192,7 +192,7 @@ fn a_conversation_may_be_cut_anywhere() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn damaged_conversations_are_errors_at_worst(
         seed in prop::sample::select(seeds()),

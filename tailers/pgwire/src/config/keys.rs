@@ -23,6 +23,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("passfile", "PGPASSFILE"),
     ("password", "PGPASSWORD"),
     ("port", "PGPORT"),
+    ("require_auth", "PGREQUIREAUTH"),
     ("service", "PGSERVICE"),
     ("sslcert", "PGSSLCERT"),
     ("sslkey", "PGSSLKEY"),

@@ -86,3 +86,14 @@ fn a_password_file_with_open_doors_is_an_error_not_a_missing_password() {
     std::fs::remove_file(&file).unwrap();
     assert!(found().is_err());
 }
+
+#[test]
+fn ways_of_signing_in_are_allowed_or_excluded() {
+    let only = parsed("require_auth=scram-sha-256,md5").methods;
+    assert_eq!(only, Methods { none: false, cleartext: false, md5: true, scram: true });
+    let without = parsed("require_auth=!password,!none").methods;
+    assert_eq!(without, Methods { none: false, cleartext: false, md5: true, scram: true });
+    assert_eq!(parsed("").methods, Methods::ALL);
+    assert!(refused("require_auth=!md5,none").contains("scram-sha-256"));
+    assert!(refused("require_auth=scram").contains("scram-sha-256"));
+}

@@ -123,6 +123,20 @@ async fn scram_is_bound_to_the_certificate() {
 }
 
 #[tokio::test]
+async fn a_weaker_way_than_required_is_refused() {
+    let case = Case::start(Major::V18).await;
+    case.lets_in("scram", "require_auth=scram-sha-256 password=right").await;
+    case.lets_in("digest", "require_auth=!password,!none password=right").await;
+    for user in ["digest", "readable", "protected"] {
+        let error = case.refuses(user, "require_auth=scram-sha-256 sslmode=require password=right").await;
+        assert!(
+            matches!(&error, Error::Auth { .. }) && error.to_string().contains("require_auth"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn each_sslmode_trusts_what_libpq_trusts() {
     let case = Case::start(Major::V18).await;
     let right = case.file("right.crt", &case.made.authority());
