@@ -10,6 +10,7 @@ use std::{
 };
 
 use holdfast_core::{Error, RepoId, Result, text};
+use holdfast_s3::S3Settings;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -35,8 +36,9 @@ pub struct Repository {
     /// Upload limit, bytes a second.
     #[serde(default, with = "text::size::optional")]
     pub upload_rate: Option<u64>,
+    /// Bucket and prefix come from the url.
     #[serde(default)]
-    pub s3: Option<Table>,
+    pub s3: S3Settings,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +203,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// Reads one section, of its defaults where it is not there.
-pub fn section<T: serde::de::DeserializeOwned>(table: Option<Table>, at: &str) -> Result<T> {
+fn section<T: serde::de::DeserializeOwned>(table: Option<Table>, at: &str) -> Result<T> {
     section_with(Value::Table(table.unwrap_or_default()), at, &[])
 }
 
@@ -264,4 +266,75 @@ fn overlay(table: &mut Table, environment: impl Iterator<Item = (String, String)
         at.insert(last.clone(), parsed);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = include_str!("../../../holdfast.sample.toml");
+
+    fn none() -> std::iter::Empty<(String, String)> {
+        std::iter::empty()
+    }
+
+    fn refused(text: &str) -> String {
+        Config::parse(text, none()).unwrap_err().chain()
+    }
+
+    #[test]
+    fn the_sample_is_read_and_says_the_defaults() {
+        let config = Config::parse(SAMPLE, none()).unwrap();
+        let least = "[repository]\nurl = \"/backup\"\n[source.main]\nkind = \"postgres\"\nkey_file = \"k\"\ndsn = \"d\"\n";
+        let defaults = Config::parse(least, none()).unwrap();
+        let (sample, plain) = (config.source("main").unwrap(), defaults.source("main").unwrap());
+        assert_eq!(sample.pipeline, plain.pipeline);
+        let examples = |settings: &holdfast_postgres::Settings| holdfast_postgres::Settings {
+            dsn: String::new(),
+            slot: None,
+            base_backup_rate: None,
+            max_slot_lag: None,
+            ..settings.clone()
+        };
+        assert_eq!(examples(&sample.postgres), examples(&plain.postgres));
+        assert_eq!(config.process.stop_grace, defaults.process.stop_grace);
+        let (s3, default) = (config.repository.s3, S3Settings::default());
+        assert_eq!((s3.connect_timeout, s3.stall_timeout), (default.connect_timeout, default.stall_timeout));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_what_was_meant() {
+        let swap = |from: &str, to: &str| {
+            assert!(SAMPLE.contains(from), "{from}");
+            refused(&SAMPLE.replacen(from, to, 1))
+        };
+        assert!(swap("max_lag =", "max_lags =").contains("did you mean «max_lag»"));
+        assert!(swap("heartbeat =", "hartbeat =").contains("did you mean «heartbeat»"));
+        assert!(swap("\nkey_file =", "\nkeyfile =").contains("key_file"));
+        assert!(swap("secret_key_file =", "secret_keyfile =").contains("did you mean «secret_key_file»"));
+        assert!(swap("state_dir =", "statedir =").contains("did you mean «state_dir»"));
+        assert!(swap("[source.main]", "[sources.main]").contains("did you mean «source»"));
+        assert!(swap("[source.main]", "[source.\"Main DB\"]").contains("no source name"));
+        assert!(swap("max_lag = \"1s\"", "max_lag = \"1\"").contains("no duration"));
+        assert!(swap("kind = \"postgres\"", "kind = \"mysql\"").contains("mysql"));
+        assert!(swap("id = \"00", "id = \"x0").contains("RepoId"));
+        assert!(refused("[repository]\nid = \"\"\n").contains("repository"));
+        assert!(refused("repository = 1\n").contains("section"));
+        assert!(refused("x = [").contains("TOML"));
+    }
+
+    #[test]
+    fn the_environment_wins() {
+        let given = [
+            ("HOLDFAST_SOURCE__MAIN__DSN", "host=other"),
+            ("HOLDFAST_SOURCE__MAIN__MERGE", "false"),
+            ("HOLDFAST_REPOSITORY__URL", "/elsewhere"),
+            ("HOLDFAST_CONFIG", "no setting"),
+        ];
+        let config =
+            Config::parse(SAMPLE, given.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned()))).unwrap();
+        assert_eq!(config.source("main").unwrap().postgres.dsn, "host=other");
+        assert!(!config.source("main").unwrap().pipeline.merge);
+        assert_eq!(config.repository.url, "/elsewhere");
+    }
 }

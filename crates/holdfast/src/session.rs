@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use holdfast_core::{Clock, Error, Random, Result, View};
 use holdfast_postgres::restore::{OpenView, Session};
 use holdfast_repo::view::Pass;
+use holdfast_s3::S3Settings;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -21,7 +22,7 @@ const CREDENTIALS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "A
 #[serde(deny_unknown_fields)]
 pub struct Blob {
     url: String,
-    s3: Option<toml::Table>,
+    s3: S3Settings,
     pass: String,
     environment: BTreeMap<String, String>,
 }

@@ -8,7 +8,12 @@ use holdfast_postgres::{BackupRequests, Postgres, SharedHealth};
 use holdfast_repo::epoch::InstanceId;
 use tokio::sync::watch;
 
-use crate::{config::Config, keys, state::StateFolder, store::Store};
+use crate::{
+    config::{Config, Kind},
+    keys,
+    state::StateFolder,
+    store::Store,
+};
 
 /// A source that this process follows.
 pub struct Followed {
@@ -43,7 +48,9 @@ impl Followed {
     pub fn new(name: &str, config: &Config, shared: &Shared, manner: Manner) -> Result<Self> {
         let source = config.source(name)?;
         let state = StateFolder::open(&config.process.state_dir, name, &shared.random)?;
-        let tailer = Postgres::new(source.postgres.clone(), name, shared.clock.clone())?;
+        let tailer = match source.common.kind {
+            Kind::Postgres => Postgres::new(source.postgres.clone(), name, shared.clock.clone())?,
+        };
         let (health, requests) = (tailer.health(), tailer.backup_requests());
         let gauges = Arc::new(Gauges::new(shared.clock.now()));
         let mut settings = source.pipeline.clone();

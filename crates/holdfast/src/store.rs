@@ -7,9 +7,9 @@ use holdfast_core::{
     sink::{Limited, Meter, Metered, RetrySettings, Retrying, Urgent},
 };
 use holdfast_fs::{FsSettings, FsSink};
-use holdfast_s3::{S3Settings, S3Sink};
+use holdfast_s3::S3Sink;
 
-use crate::config::{self, Repository};
+use crate::config::Repository;
 
 /// Who calls decides how long a call is tried.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ async fn connect(
         Some(("file", path)) => path,
         Some(("s3", rest)) => {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-            let mut settings: S3Settings = config::section(repository.s3.clone(), "repository.s3")?;
+            let mut settings = repository.s3.clone();
             bucket.clone_into(&mut settings.bucket);
             prefix.clone_into(&mut settings.prefix);
             return Ok(Arc::new(S3Sink::connect(settings, clock.clone(), random.clone()).await?));
