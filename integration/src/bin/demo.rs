@@ -18,7 +18,7 @@ async fn main() -> ExitCode {
     // Whichever ends first: all servers and folders belong to what is dropped here.
     let result = tokio::select! {
         result = show(start) => result,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted; everything that was started is ended")),
+        () = asked_to_end() => Err(anyhow::anyhow!("interrupted; everything that was started is ended")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -26,6 +26,15 @@ async fn main() -> ExitCode {
             eprintln!("demo: {cause:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+async fn asked_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
     }
 }
 

@@ -24,7 +24,8 @@ fn main() -> ExitCode {
     report.add(Step::cargo("format", &["fmt", "--all", "--check"]).needs_component("rustfmt").run());
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     report.add(Step::cargo("lints", &clippy).needs_component("clippy").run());
-    let build = report.add(Step::cargo("build", &["test", "--workspace", "--no-run"]).run());
+    // Programs and tests in one call, so that both are built with one set of features.
+    let build = report.add(Step::cargo("build", &["build", "--workspace", "--bins", "--tests"]).run());
     if build && !quick {
         // What the tests need is fetched once, before them, and named when it cannot be had.
         report.add(Step::program("servers", &built.join("fetch"), &[]).run());
