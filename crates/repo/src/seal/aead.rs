@@ -1,5 +1,6 @@
 //! AES-256-GCM by two libraries that give the same bytes. Knows nothing of frames or objects.
 
+#[cfg(any(test, not(feature = "portable")))]
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use holdfast_core::{Error, Result};
 
@@ -20,8 +21,10 @@ fn refused() -> Error {
 }
 
 /// aws-lc-rs: the default.
+#[cfg(any(test, not(feature = "portable")))]
 pub struct Fast(LessSafeKey);
 
+#[cfg(any(test, not(feature = "portable")))]
 impl Cipher for Fast {
     fn new(key: &[u8; 32]) -> Result<Self> {
         UnboundKey::new(&AES_256_GCM, key)

@@ -233,3 +233,27 @@ fn another_language_reads_it() {
     let by_passphrase = second_opinion(&repository, "protected-identity.txt", Some(PASSPHRASE)).unwrap();
     assert_eq!(by_passphrase.unwrap(), found);
 }
+
+#[test]
+fn format_md_names_every_purpose_and_magic() {
+    let format = include_str!("../../FORMAT.md");
+    let sources = [
+        include_str!("../../src/seal/mod.rs"),
+        include_str!("../../src/object/prelude.rs"),
+        include_str!("../../src/epoch.rs"),
+        include_str!("../../src/merged.rs"),
+        include_str!("../../src/record.rs"),
+        include_str!("../../src/pack.rs"),
+        include_str!("../../src/layer/object.rs"),
+        include_str!("../../src/keys/envelope.rs"),
+        include_str!("../../src/ring/repository.rs"),
+        include_str!("../../src/ring/source.rs"),
+    ];
+    let words = sources.iter().flat_map(|source| source.split('"'));
+    let words: Vec<&str> =
+        words.filter(|word| word.starts_with("holdfast ") || word.starts_with("HF")).collect();
+    assert!(words.len() > 20, "{words:?}");
+    for word in words.into_iter().filter(|word| !word.contains('\n')) {
+        assert!(format.contains(word), "FORMAT.md does not say «{word}»");
+    }
+}
