@@ -164,8 +164,9 @@ async fn a_server_that_counts_on_us_is_noticed() {
     let mut tail = Tail::open(&server).await;
     tail.until(|tail| tail.tailer.health().read().sync_state.as_deref() == Some("sync")).await;
     let waited = tail.waited;
-    server.sql("create table t (n int)").await.unwrap();
-    tail.until(|tail| tail.waited > waited).await;
+    let client = server.client().await.unwrap();
+    let commit = tokio::spawn(async move { client.simple_query("create table t (n int)").await.unwrap() });
+    tail.until(|tail| tail.waited > waited && commit.is_finished()).await;
     assert!(tail.tailer.health().read().waits);
 }
 

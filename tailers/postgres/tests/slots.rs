@@ -107,7 +107,7 @@ on!(lost_without_bytes: only_slot_13 V13, only_slot_16 V16, only_slot_18 V18);
 /// A3: somebody made the slot anew, ahead of us; it is not trusted as a place to go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_ahead_is_no_place_to_go_on() {
-    let server = Server::start(Major::V18).await.unwrap();
+    let server = Options::new(Major::V18).set("wal_keep_size", "1GB").start().await.unwrap();
     server.sql("create table t (n int)").await.unwrap();
     let mut tail = Tail::open(&server).await;
     tail.backed_up(1).await;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use holdfast_core::{
-    Clock, Content, Cursor, Follower, Identity, Result, Settler, State, Tailer,
+    Clock, Content, Cursor, Follower, Identity, Result, Settler, State, Tailer, task,
 };
 use holdfast_pgwire::{Config, Connection};
 
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub bases: Arc<Bases>,
     link: Mutex<Option<Arc<LinkState>>>,
     settled: Mutex<Option<(u32, Lsn)>>,
+    /// Work that outlives a connection.
+    chore: Mutex<Option<task::Task<()>>>,
 }
 
 impl Shared {
@@ -60,6 +62,10 @@ impl Shared {
         if let Some(link) = self.link() {
             link.settle(self.settled_on(link.timeline, link.start));
         }
+    }
+
+    fn set_chore(&self, chore: task::Task<()>) {
+        *self.chore.lock().unwrap_or_else(PoisonError::into_inner) = Some(chore);
     }
 
     fn link(&self) -> Option<Arc<LinkState>> {
@@ -92,8 +98,8 @@ impl Postgres {
         let health = SharedHealth::default();
         let bases = Arc::new(Bases::new(&settings, config.clone(), clock.clone(), health.clone()));
         let slot = settings.slot_for(source);
-        let (link, settled) = (Mutex::default(), Mutex::default());
-        Ok(Self { shared: Arc::new(Shared { settings, config, slot, clock, health, bases, link, settled }) })
+        let (link, settled, chore) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { shared: Arc::new(Shared { settings, config, slot, clock, health, bases, link, settled, chore }) })
     }
 
     /// Always readable, for metrics and `status`.

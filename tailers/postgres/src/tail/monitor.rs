@@ -38,7 +38,7 @@ pub(super) fn watch(shared: Arc<Shared>, link: Arc<LinkState>, host: Host, sql: 
     })
 }
 
-async fn look(shared: &Shared, link: &LinkState, sql: &Sql, counted_on: &mut bool) -> Result<()> {
+async fn look(shared: &Arc<Shared>, link: &LinkState, sql: &Sql, counted_on: &mut bool) -> Result<()> {
     let query = format!(
         "select s.wal_status, s.safe_wal_size, \
          (case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn() \
@@ -71,14 +71,14 @@ async fn look(shared: &Shared, link: &LinkState, sql: &Sql, counted_on: &mut boo
     });
     if let (Some(limit), Some(lag)) = (shared.settings.max_slot_lag, lag) {
         if lag > limit {
-            give_slot_up(shared, link, lag).await?;
+            give_slot_up(shared, link, lag);
         }
     }
     Ok(())
 }
 
 /// The source comes first: it must not fill its disk for us. No acknowledgement: what is lost becomes a gap.
-async fn give_slot_up(shared: &Shared, link: &LinkState, lag: u64) -> Result<()> {
+fn give_slot_up(shared: &Arc<Shared>, link: &LinkState, lag: u64) {
     let what = format!(
         "the slot {} kept {} of log at the server, more than max_slot_lag: it was given up so that the server's disk \
          does not fill. If log is lost by this, a gap is recorded and a new base backup made",
@@ -87,7 +87,16 @@ async fn give_slot_up(shared: &Shared, link: &LinkState, lag: u64) -> Result<()>
     );
     tracing::error!("{what}");
     shared.health.change(|health| health.notice.clone_from(&what));
+    // Not this task's own work: it ends with the connection, which must end before the slot can be dropped.
+    let own = shared.clone();
+    shared.set_chore(task::spawn(async move {
+        let dropped = async {
+            let mut connection = Connection::open(&own.config, &own.clock).await?;
+            slot::drop_it(&mut connection, &own.slot, &own.clock).await
+        };
+        if let Err(cause) = dropped.await {
+            tracing::error!(cause = cause.chain(), "the slot could not be given up");
+        }
+    }));
     link.give_up(what);
-    let mut connection = Connection::open(&shared.config, &shared.clock).await?;
-    slot::drop_it(&mut connection, &shared.slot, &shared.clock).await
 }

@@ -61,7 +61,9 @@ impl Place {
     }
 
     pub fn restorer(&self) -> PostgresRestorer {
-        PostgresRestorer { target: self.target.clone(), choice: self.choice, follows: self.follows }
+        let mut restorer = PostgresRestorer::new(self.target.clone(), self.choice);
+        restorer.follows = self.follows;
+        restorer
     }
 
     /// Resolves, plans and applies; leaves the session.
