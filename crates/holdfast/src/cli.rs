@@ -228,6 +228,12 @@ pub struct Restore {
     /// Start the server, and assert that it reached the promised position, time and timeline.
     #[arg(long)]
     pub start_check: bool,
+    /// A role that exists in the cluster, for --start-check; it needs no rights.
+    #[arg(long, default_value = "postgres")]
+    pub role: String,
+    /// After --start-check: start the server with its own settings and leave it running.
+    #[arg(long, requires = "start_check")]
+    pub keep_running: bool,
     /// Folder of the server's programs, for --start-check.
     #[arg(long, env = "HOLDFAST_PG_BIN")]
     pub pg_bin: Option<PathBuf>,

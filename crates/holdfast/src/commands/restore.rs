@@ -1,9 +1,12 @@
 //! `restore`: resolve, hold, plan, apply, leave a session for `wal-fetch`.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use holdfast_core::{Clock, Error, Moment, Random, Restorer, Result, Wish};
-use holdfast_postgres::restore::{Action, Choice, PostgresRestorer, Session, Target, command_word};
+use holdfast_postgres::restore::{
+    Action, Choice, PostgresRestorer, Session, Target, command_word,
+    start_check::{StartCheck, start_check},
+};
 use holdfast_repo::{
     hold::{Holds, KeptHold, Placed},
     record::Hold,
@@ -18,6 +21,9 @@ use crate::{
     session::Blob,
 };
 
+/// Longest replay that a start check waits for.
+const START_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
 pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
     let wish = wish(args)?;
     let restorer = restorer(args)?;
@@ -26,6 +32,9 @@ pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
     // The hold comes before the plan (R9), so that nothing planned is removed meanwhile.
     let hold = if args.plan { None } else { place_hold(&opened).await? };
     let (view, moment) = resolve(args, &opened, &restorer, &wish).await?;
+    for damage in view.damage() {
+        eprintln!("note: {damage}");
+    }
     let plan = restorer.plan(&moment, &view).await?;
     let summary = plan.summary();
     if args.plan {
@@ -49,10 +58,21 @@ pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
         hold.check()?;
         hold.release().await?;
     }
-    if json {
-        return output::json(&serde_json::json!({ "moment": moment, "report": report }));
+    let mut lines = report.lines.clone();
+    if args.start_check {
+        let check = StartCheck {
+            bin: args.pg_bin.clone(),
+            version: session.server_version,
+            role: args.role.clone(),
+            keep: args.keep_running,
+            patience: START_PATIENCE,
+        };
+        lines.extend(start_check(&check, &restorer.target, &moment, &Clock::system()).await?);
     }
-    for line in &report.lines {
+    if json {
+        return output::json(&serde_json::json!({ "moment": moment, "report": report, "lines": lines }));
+    }
+    for line in &lines {
         output::line(line);
     }
     Ok(())
@@ -106,7 +126,9 @@ fn restorer(args: &Restore) -> Result<PostgresRestorer> {
         ..Target::new(data, command)
     };
     let choice = Choice { timeline: args.timeline.parse()?, inclusive: !args.exclusive };
-    Ok(PostgresRestorer { target, choice, follows: args.latest })
+    let mut restorer = PostgresRestorer::new(target, choice);
+    restorer.follows = args.latest;
+    Ok(restorer)
 }
 
 fn absolute(path: &PathBuf) -> Result<PathBuf> {
