@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Catalog, Held, Layer, Mark, Place, Result, Row, RunId, Span, Timestamp};
 
@@ -23,7 +23,7 @@ pub enum Wish {
 }
 
 /// A moment that can be restored: one checkpoint and the log from `begin` to `place` along `path`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     pub checkpoint: RunId,
     pub place: Place,

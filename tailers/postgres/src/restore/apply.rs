@@ -13,16 +13,13 @@ use holdfast_core::{Bytes, Error, Progress, Report, Result, View, task, text::sh
 
 use super::{
     control,
-    files::{Files, Flush, Written, give, make_folder, make_link},
+    files::{Files, Flush, WindowSize, Written, give, make_folder, make_link},
     journal::{Journal, failed, replace},
     plan::PostgresPlan,
     recovery::{self, Recovery},
     target::{AUTO_CONF, CONTROL, Layout, Owner},
 };
-use crate::{
-    records::{Entry, EntryKind, PieceKey},
-    wal::Lsn,
-};
+use crate::records::{Entry, EntryKind, PieceKey};
 
 /// Largest file that is read into memory at the end: the control file has 8 KiB, settings a few more.
 const SMALL_MAX: u64 = 4 << 20;
@@ -44,16 +41,12 @@ impl Apply {
 
     pub async fn run(self) -> Result<Report> {
         let (layout, owner, mode) = (Arc::clone(&self.layout), self.plan.target.owner, self.folder_mode);
-        let what = format!(
-            "to {} on timeline {}",
-            Lsn(self.plan.moment.place.position),
-            self.plan.moment.place.branch.0
-        );
+        let (wish, moment) = (self.plan.wish.clone(), self.plan.moment.clone());
         let digest = self.plan.digest.clone();
         let mut journal = task::blocking(move || {
             let made = make_folder(&layout.data, mode).and_then(|()| give(&layout.data, owner));
             made.map_err(|cause| failed("made", &layout.data, cause))?;
-            let journal = Journal::open(&layout.own(), &digest, &what)?;
+            let journal = Journal::open(&layout.own(), &digest, &wish, &moment)?;
             if !journal.state.finished {
                 skeleton(&layout, owner, mode)?;
             }
@@ -72,6 +65,7 @@ impl Apply {
             layout: Arc::clone(&self.layout),
             owner,
             folder_mode: self.folder_mode,
+            window_size: WindowSize::default(),
         };
         let written = files.write(&mut journal).await?;
         self.progress.say("settings and control file");

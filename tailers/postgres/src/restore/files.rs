@@ -23,9 +23,6 @@ use super::{
 };
 use crate::records::{Entry, EntryKind, PIECE, PieceKey};
 
-/// Rows, and opened bytes, after which a window ends and is journaled.
-const WINDOW_ROWS: usize = 32 << 10;
-const WINDOW_BYTES: u64 = 2 << 30;
 /// Rows per question.
 const ROWS: usize = 4096;
 /// Opened bytes and pieces of one read.
@@ -36,6 +33,19 @@ const IN_FLIGHT: usize = 8;
 /// Flushes of large files that run beside the writes, so that the last flush finds little to do.
 const FLUSHES: usize = 2;
 
+/// After how many rows, and opened bytes, a window ends and is journaled.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowSize {
+    pub rows: usize,
+    pub bytes: u64,
+}
+
+impl Default for WindowSize {
+    fn default() -> Self {
+        Self { rows: 32 << 10, bytes: 2 << 30 }
+    }
+}
+
 /// Brings back the rows of one table.
 pub struct Files {
     pub view: Arc<dyn View>,
@@ -45,6 +55,7 @@ pub struct Files {
     pub owner: Option<Owner>,
     /// 0700 or 0750.
     pub folder_mode: u32,
+    pub window_size: WindowSize,
 }
 
 /// What was written.
@@ -85,12 +96,12 @@ impl Files {
 
     /// Reads the next window while the one before is written.
     fn read_ahead(&self, from: Option<Vec<u8>>) -> task::Task<Result<Option<Window>>> {
-        let (view, layers) = (Arc::clone(&self.view), Arc::clone(&self.layers));
+        let (view, layers, most) = (Arc::clone(&self.view), Arc::clone(&self.layers), self.window_size);
         task::spawn(async move {
             let mut from = from.unwrap_or_default();
             let (mut rows, mut bytes) = (Vec::new(), 0);
-            while rows.len() < WINDOW_ROWS && bytes < WINDOW_BYTES {
-                let more = view.rows(&layers, &from, ROWS).await?;
+            while rows.len() < most.rows && bytes < most.bytes {
+                let more = view.rows(&layers, &from, ROWS.min(most.rows)).await?;
                 let Some(last) = more.last() else { break };
                 from = after(last.key.to_vec());
                 bytes += more.iter().map(opened).sum::<u64>();
@@ -352,4 +363,143 @@ fn flush_all(folder: &Path) -> io::Result<()> {
         }
     }
     File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use holdfast_core::digest;
+    use holdfast_testkit::MemoryView;
+    use proptest::prelude::*;
+
+    use super::{super::journal::tests::moment, *};
+
+    #[derive(Default)]
+    struct Count(AtomicU64);
+
+    impl Progress for Count {
+        fn total(&self, _: u64) {}
+        fn done(&self, bytes: u64) {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+        fn say(&self, _: &str) {}
+    }
+
+    fn content(file: usize, size: u64) -> Vec<u8> {
+        let pattern: Vec<u8> = (0..1021).map(|at| (at / 7 + file * 31) as u8).collect();
+        let mut all = pattern.repeat(size as usize / pattern.len() + 1);
+        all.truncate(size as usize);
+        all
+    }
+
+    fn table(view: &mut MemoryView, sizes: &[u64], lost: Option<usize>) -> Vec<Layer> {
+        let mut rows = Vec::new();
+        for (file, size) in sizes.iter().enumerate() {
+            let bytes = content(file, *size);
+            let path = format!("base/{}/{file}", file % 3);
+            let folder = Entry { kind: EntryKind::Folder, mode: 0o700, mtime: 0 };
+            let key = PieceKey { tablespace: 0, path: format!("base/{}", file % 3), piece: 0 };
+            rows.push(Row { key: key.encode(), value: folder.encode().unwrap(), held: vec![] });
+            let entry = Entry { kind: EntryKind::File { size: *size }, mode: 0o644, mtime: 0 };
+            let key =
+                |piece: usize| PieceKey { tablespace: 0, path: path.clone(), piece: piece as u32 }.encode();
+            rows.push(Row { key: key(0), value: entry.encode().unwrap(), held: vec![] });
+            for (piece, bytes) in bytes.chunks(PIECE as usize).enumerate() {
+                let mut held = view.put(Bytes::copy_from_slice(bytes));
+                if lost == Some(rows.len()) {
+                    held.hash = digest(b"something else");
+                }
+                let value = if piece == 0 { entry.encode().unwrap() } else { Bytes::new() };
+                rows.retain(|row| row.key != key(piece));
+                rows.push(Row { key: key(piece), value, held: vec![held] });
+            }
+        }
+        vec![view.layer(rows)]
+    }
+
+    fn files(view: MemoryView, layers: Vec<Layer>, data: &Path) -> Files {
+        let layout = Layout { data: data.to_owned(), wal: None, tablespaces: Default::default() };
+        Files {
+            view: Arc::new(view),
+            progress: Arc::new(Count::default()),
+            layers: Arc::new(layers),
+            layout: Arc::new(layout),
+            owner: None,
+            folder_mode: 0o700,
+            window_size: WindowSize { rows: 5, bytes: 3 << 20 },
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+        /// E17: cut off at a damaged piece, then a power loss that leaves only what the journal claims.
+        #[test]
+        fn what_is_journaled_is_never_written_again_and_the_rest_is(
+            sizes in proptest::collection::vec(prop_oneof![0u64..5000, 0u64..(5 << 19)], 1..24),
+            lost in 0usize..60,
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let data = folder.path().join("data");
+            let own = data.join("own");
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+            let mut view = MemoryView::default();
+            let layers = table(&mut view, &sizes, Some(lost));
+            let mut journal = Journal::open(&own, "x", "x", &moment(0)).unwrap();
+            let first = runtime.block_on(files(view, layers, &data).write(&mut journal));
+            let done = journal.done().unwrap();
+            drop(journal);
+            let durable = |path: &str, piece: u32| {
+                let key = PieceKey { tablespace: 0, path: path.to_owned(), piece }.encode();
+                done.as_ref().is_some_and(|done| key[..] <= done[..])
+            };
+            let path = |file: usize| format!("base/{}/{file}", file % 3);
+            for (file, size) in sizes.iter().enumerate() {
+                let last = (size.div_ceil(PIECE).max(1) - 1) as u32;
+                if !durable(&path(file), last) {
+                    // What was written of it is lost, in part or whole; its name may be, too.
+                    let place = data.join(path(file));
+                    if durable(&path(file), 0) {
+                        let keep = (0..=last).take_while(|piece| durable(&path(file), *piece)).count() as u64;
+                        let keep = content(file, *size)[..(keep * PIECE).min(*size) as usize].to_vec();
+                        let held = File::options().write(true).truncate(true).open(&place).unwrap();
+                        held.write_all_at(&keep, 0).unwrap();
+                        held.set_len(*size).unwrap();
+                    } else {
+                        fs::remove_file(&place).ok();
+                    }
+                }
+            }
+            let mut view = MemoryView::default();
+            let layers = table(&mut view, &sizes, None);
+            let mut journal = Journal::open(&own, "x", "x", &moment(0)).unwrap();
+            let second = files(view, layers, &data);
+            let progress: Arc<Count> = Arc::new(Count::default());
+            let second = Files { progress: Arc::clone(&progress) as Arc<dyn Progress>, ..second };
+            runtime.block_on(second.write(&mut journal)).unwrap();
+            for (file, size) in sizes.iter().enumerate() {
+                let place = data.join(path(file));
+                prop_assert!(fs::read(&place).unwrap() == content(file, *size), "file {file}");
+                let mode = fs::metadata(&place).unwrap().permissions().mode() & 0o777;
+                prop_assert_eq!(mode, 0o600, "wider than the server allows");
+            }
+            if first.is_ok() {
+                prop_assert_eq!(progress.0.load(Ordering::Relaxed), 0, "written twice");
+            }
+        }
+    }
+
+    #[test]
+    fn reads_join_neighbours_of_one_pack() {
+        let mut view = MemoryView::default();
+        let held: Vec<Held> = (0..40).map(|_| view.put(Bytes::from(vec![1; 1 << 20]))).collect();
+        let file = Arc::new(PathBuf::from("/x"));
+        let pieces =
+            held.iter().map(|held| Piece { held: *held, file: Arc::clone(&file), offset: 0 }).collect();
+        let groups = groups(pieces);
+        assert!(groups.iter().all(|group| group.len() <= 8), "8 MiB at most");
+        assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), 40);
+        assert_eq!(groups.len(), 5);
+    }
 }

@@ -8,9 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use holdfast_core::{Error, Result};
+use holdfast_core::{Error, Moment, Result};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::wal::Lsn;
 
 const NAME: &str = "restore.json";
 
@@ -21,8 +23,10 @@ pub struct State {
     pub version: u32,
     /// Digest of the plan: another plan must not go on here.
     pub plan: String,
-    /// What the plan was, for people.
-    pub what: String,
+    /// What was wished for, and the moment that it became: a wish for the newest one means the same moment when
+    /// the restore goes on, however much the repository got meanwhile.
+    pub wish: String,
+    pub moment: Moment,
     /// All rows up to this key (hexadecimal) are on disk for good.
     pub done: Option<String>,
     pub finished: bool,
@@ -62,7 +66,7 @@ impl Journal {
     }
 
     /// Goes on with the plan of this digest, or begins it.
-    pub fn open(folder: &Path, plan: &str, what: &str) -> Result<Self> {
+    pub fn open(folder: &Path, plan: &str, wish: &str, moment: &Moment) -> Result<Self> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(folder).map_err(|cause| failed("made", folder, cause))?;
         let path = folder.join("lock");
@@ -76,7 +80,14 @@ impl Journal {
         let state = match Self::peek(folder)? {
             Some(state) if state.plan != plan => return Err(other_plan(folder, &state)),
             Some(state) => state,
-            None => State { version: 1, plan: plan.into(), what: what.into(), done: None, finished: false },
+            None => State {
+                version: 1,
+                plan: plan.into(),
+                wish: wish.into(),
+                moment: moment.clone(),
+                done: None,
+                finished: false,
+            },
         };
         let journal = Self { folder: folder.to_owned(), _lock: lock, state };
         journal.save()?;
@@ -109,11 +120,17 @@ impl Journal {
     }
 }
 
+/// The moment of a journal, for people.
+fn describe(moment: &Moment) -> String {
+    let at = if moment.inclusive { moment.place.position } else { moment.begin };
+    format!("to {} on timeline {}", Lsn(at), moment.place.branch.0)
+}
+
 pub fn other_plan(folder: &Path, state: &State) -> Error {
     Error::configure(format!(
         "{} belongs to another restore ({}): finish that one, or empty the folder first",
         folder.display(),
-        state.what
+        describe(&state.moment)
     ))
 }
 
@@ -150,23 +167,32 @@ pub fn failed(verb: &str, path: &Path, cause: std::io::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use holdfast_core::{Branch, Place, RunId};
+
     use super::*;
+
+    pub fn moment(position: u64) -> Moment {
+        let place = Place { branch: Branch(1), position };
+        Moment { checkpoint: RunId([1; 8]), place, begin: 0, inclusive: true, time: None, path: Vec::new() }
+    }
 
     #[test]
     fn a_journal_goes_on_where_it_was_and_knows_its_plan() {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().join("own");
-        let mut journal = Journal::open(&own, "abc", "to 0/1").unwrap();
+        let open = |plan| Journal::open(&own, plan, "Latest", &moment(16));
+        let mut journal = open("abc").unwrap();
         assert_eq!(journal.done().unwrap(), None);
         journal.advance(b"key").unwrap();
-        assert!(Journal::open(&own, "abc", "to 0/1").unwrap_err().to_string().contains("right now"));
+        assert!(open("abc").unwrap_err().to_string().contains("right now"));
         drop(journal);
-        let journal = Journal::open(&own, "abc", "to 0/1").unwrap();
+        let journal = open("abc").unwrap();
         assert_eq!(journal.done().unwrap().unwrap(), b"key");
+        assert_eq!(journal.state.moment, moment(16));
         drop(journal);
-        let error = Journal::open(&own, "def", "to 0/2").unwrap_err();
-        assert!(error.to_string().contains("another restore (to 0/1)"), "{error}");
+        let error = open("def").unwrap_err();
+        assert!(error.to_string().contains("another restore (to 0/10 on timeline 1)"), "{error}");
         fs::write(own.join(NAME), "{").unwrap();
         assert!(Journal::peek(&own).is_err());
     }

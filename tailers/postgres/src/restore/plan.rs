@@ -20,8 +20,10 @@ use crate::{
     wal::Lsn,
 };
 
-/// WAL that waits in `pg_wal` and in our spool while the server recovers.
+/// WAL that waits in `pg_wal` and in our spool while the server recovers, at most; and what it takes for the spool
+/// and the segments that the server makes itself.
 const WAL_ROOM: u64 = 1 << 30;
+const SPOOL_ROOM: u64 = 160 << 20;
 /// Bytes a second for the estimate of time: fetching and writing, and one server process that replays.
 const WRITES: u64 = 200 << 20;
 const REPLAYS: u64 = 50 << 20;
@@ -36,6 +38,8 @@ pub struct PostgresPlan {
     pub(super) recovery: Recovery,
     /// Digest of all that makes this plan another than that one.
     pub(super) digest: String,
+    /// What was wished for, as the journal keeps it.
+    pub(super) wish: String,
     summary: PlanSummary,
 }
 
@@ -47,10 +51,18 @@ struct Sizes {
     sealed: u64,
     packs: HashSet<PackId>,
     by_tablespace: std::collections::BTreeMap<u32, u64>,
+    /// Names of configuration files that the base backup holds.
+    configuration: HashSet<String>,
 }
 
 impl PostgresPlan {
-    pub async fn new(moment: &Moment, target: &Target, follows: bool, view: &dyn View) -> Result<Self> {
+    pub async fn new(
+        moment: &Moment,
+        wish: String,
+        target: &Target,
+        follows: bool,
+        view: &dyn View,
+    ) -> Result<Self> {
         let catalog = view.catalog();
         let checkpoint =
             catalog.checkpoints.iter().find(|held| held.id == moment.checkpoint).ok_or_else(|| {
@@ -79,17 +91,18 @@ impl PostgresPlan {
 
         let look = space::look(target, &layout, &base, &digest)?;
         let mut conflicts = look.conflicts;
+        let wal: u64 = moment.path.iter().map(holdfast_core::Span::len).sum();
         if conflicts.is_empty() && !look.begun {
             let mut needs: Vec<(PathBuf, u64)> = Vec::new();
             for (oid, bytes) in &sizes.by_tablespace {
                 let folder = layout.tablespaces.get(oid).unwrap_or(&layout.data);
                 needs.push((folder.clone(), *bytes));
             }
-            needs.push((layout.wal.clone().unwrap_or(layout.data.clone()), WAL_ROOM));
+            let room = wal.saturating_add(SPOOL_ROOM).min(WAL_ROOM);
+            needs.push((layout.wal.clone().unwrap_or(layout.data.clone()), room));
             conflicts.extend(space::room(&needs)?);
         }
 
-        let wal: u64 = moment.path.iter().map(holdfast_core::Span::len).sum();
         let seconds = |bytes: u64, rate: u64| std::time::Duration::from_secs(bytes / rate + 1);
         let mut lines = Vec::new();
         let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
@@ -123,6 +136,12 @@ impl PostgresPlan {
         }
         if let Some(wal) = &target.wal {
             line("WAL folder", wal.display().to_string());
+        }
+        let missing = recovery::missing_configuration(|name| sizes.configuration.contains(name));
+        if !missing.is_empty() {
+            let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+            let text = "not in the base backup (Debian keeps them in /etc): minimal ones are written";
+            line("configuration", format!("{}: {text}", names.join(", ")));
         }
         line("after recovery", recovery::describe(target, follows));
         if look.begun {
@@ -159,6 +178,7 @@ impl PostgresPlan {
             base,
             recovery,
             digest,
+            wish,
             summary,
         })
     }
@@ -191,6 +211,9 @@ async fn sizes(view: &dyn View, checkpoint: &Checkpoint, layout: &Layout) -> Res
             // Refuses a hostile path before anything is written.
             layout.place(key.tablespace, &key.path)?;
             sizes.files += u64::from(key.piece == 0);
+            if key.tablespace == 0 && recovery::CONFIGURATION.iter().any(|(name, _)| *name == key.path) {
+                sizes.configuration.insert(key.path);
+            }
             for held in &row.held {
                 sizes.opened += u64::from(held.extent.opened);
                 sizes.sealed += u64::from(held.extent.length);

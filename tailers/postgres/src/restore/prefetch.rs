@@ -375,3 +375,104 @@ fn part(to: &Path) -> PathBuf {
     name.push(".holdfast");
     to.with_file_name(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use holdfast_core::{Branch, Bytes, Span};
+    use holdfast_testkit::MemoryView;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    struct Store {
+        view: Arc<MemoryView>,
+        /// So many opens fail first.
+        failures: AtomicU32,
+    }
+
+    #[async_trait]
+    impl OpenView for Store {
+        async fn open(&self, _: &Session) -> Result<Arc<dyn View>> {
+            if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
+                return Err(Error::retry("the store does not answer"));
+            }
+            Ok(Arc::clone(&self.view) as Arc<dyn View>)
+        }
+    }
+
+    fn store(segments: u64, failures: u32) -> Store {
+        let mut view = MemoryView::default();
+        view.chunk = 16 << 20;
+        for number in 0..segments {
+            view.add_log(Branch(1), number * MIB, Bytes::from(vec![number as u8; MIB as usize]));
+        }
+        Store { view: Arc::new(view), failures: AtomicU32::new(failures) }
+    }
+
+    fn session(segments: u64) -> Session {
+        Session {
+            version: 1,
+            path: vec![Span { branch: Branch(1), from: 0, to: segments * MIB }],
+            segment_size: MIB as u32,
+            system_identifier: 1,
+            server_version: 150_018,
+            standby: false,
+            follows: false,
+            blob: String::new(),
+        }
+    }
+
+    fn prefetcher(data: &Path, segments: u64, errors: Duration) -> Prefetcher {
+        fs::create_dir_all(data.join("pg_wal")).unwrap();
+        let patience = Patience { errors, idle: Duration::from_secs(1) };
+        Prefetcher::new(session(segments), data, patience, Clock::system())
+    }
+
+    fn name(number: u64) -> String {
+        SegmentSize::new(MIB).unwrap().file_name(1, number)
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_next_is_there_already_and_the_spool_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, to) = (store(60, 0), folder.path().join("pg_wal/RECOVERYXLOG"));
+        let mut prefetcher = prefetcher(folder.path(), 60, Duration::ZERO);
+        assert!(prefetcher.fetch(&name(0), &to, &store).await.unwrap());
+        for number in 1..60u64 {
+            while !prefetcher.ahead.values().all(|ahead| ahead.task.is_finished()) {
+                prefetcher.clock.sleep(Duration::from_millis(1)).await;
+            }
+            let spooled = fs::read_dir(&prefetcher.spool).unwrap().count() as u64;
+            assert!(spooled <= AHEAD && (number > 40 || spooled == AHEAD), "{spooled} at {number}");
+            let calls = store.view.calls();
+            let task = prefetcher.ahead.get(&number).is_some_and(|ahead| ahead.task.is_finished());
+            assert!(task, "{number} was not read ahead");
+            assert!(prefetcher.fetch(&name(number), &to, &store).await.unwrap());
+            assert!(store.view.calls() - calls <= 2, "{number} was read again");
+            assert!(fs::read(&to).unwrap() == vec![number as u8; MIB as usize], "{number}");
+        }
+        assert!(!prefetcher.fetch(&name(60), &to, &store).await.unwrap());
+        // Recovery's end reads the last segment once more; a jump drops what was read ahead.
+        assert!(prefetcher.fetch(&name(59), &to, &store).await.unwrap());
+        assert!(prefetcher.fetch(&name(3), &to, &store).await.unwrap());
+        assert!(fs::read(&to).unwrap() == vec![3; MIB as usize]);
+        prefetcher.clear();
+        assert!(!prefetcher.spool.exists());
+    }
+
+    #[tokio::test]
+    async fn passing_trouble_is_waited_out_for_as_long_as_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("x");
+        let mut patient = prefetcher(folder.path(), 1, Duration::from_secs(60));
+        assert!(patient.fetch(&name(0), &to, &store(1, 2)).await.unwrap());
+        let mut hasty = prefetcher(folder.path(), 1, Duration::ZERO);
+        let error = hasty.fetch(&name(0), &to, &store(1, 2)).await.unwrap_err();
+        assert!(error.to_string().contains("does not answer"));
+        assert!(!hasty.fetch("00000002.history", &to, &store(1, 0)).await.unwrap());
+        assert!(!hasty.fetch("rubbish", &to, &store(1, 0)).await.unwrap());
+    }
+}

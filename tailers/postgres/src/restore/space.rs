@@ -136,3 +136,100 @@ pub fn room(needs: &[(PathBuf, u64)]) -> Result<Vec<String>> {
     }
     Ok(conflicts)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        records::{Parameters, Tablespace},
+        restore::{journal::tests::moment, target::Owner},
+        wal::Lsn,
+    };
+
+    fn base(locations: &[&str]) -> Base {
+        let tablespace = |(at, location): (usize, &&str)| Tablespace {
+            oid: 16_400 + u32::try_from(at).unwrap(),
+            location: (*location).to_owned(),
+        };
+        Base {
+            label: "x".into(),
+            timeline: 1,
+            start: Lsn(0),
+            end_timeline: 1,
+            end: Lsn(0),
+            tablespaces: locations.iter().enumerate().map(tablespace).collect(),
+            segment_size: 16 << 20,
+            version: 150_018,
+            system_identifier: 1,
+            parameters: Parameters::default(),
+            checksums: true,
+            group_access: false,
+            from_standby: false,
+        }
+    }
+
+    fn conflicts(target: &Target, base: &Base) -> String {
+        look(target, &Layout::new(target, base), base, "plan").unwrap().conflicts.join("; ")
+    }
+
+    #[test]
+    fn a_target_is_looked_at_and_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut target = Target::new(folder.path().join("a/b/data"), "x");
+        if rustix::process::geteuid().is_root() {
+            assert!(conflicts(&target, &base(&[])).contains("runs as root"));
+            target.owner = Some(Owner { uid: 1, gid: 1 });
+        } else {
+            target.owner = Some(Owner { uid: 1, gid: 1 });
+            assert!(conflicts(&target, &base(&[])).contains("only root"));
+            target.owner = None;
+        }
+        assert_eq!(conflicts(&target, &base(&[])), "");
+        assert!(!folder.path().join("a").exists());
+        // The root of a mount, with what the file system puts there.
+        fs::create_dir_all(target.data.join("lost+found")).unwrap();
+        assert_eq!(conflicts(&target, &base(&[])), "");
+        fs::write(target.data.join("PG_VERSION"), "15").unwrap();
+        assert!(conflicts(&target, &base(&[])).contains("is not empty (it holds PG_VERSION)"));
+        fs::remove_file(target.data.join("PG_VERSION")).unwrap();
+
+        let occupied = folder.path().join("space");
+        fs::create_dir_all(occupied.join("PG_15_202209061")).unwrap();
+        let location = occupied.display().to_string();
+        assert!(conflicts(&target, &base(&[&location])).contains("is not empty"));
+        target.tablespaces.insert(location.clone(), target.data.join("inside"));
+        assert!(conflicts(&target, &base(&[&location])).contains("lie within each other"));
+        target.tablespaces.insert(location.clone(), folder.path().join("new"));
+        assert_eq!(conflicts(&target, &base(&[&location])), "");
+        target.tablespaces.insert("/nowhere".into(), "relative".into());
+        assert!(conflicts(&target, &base(&[&location])).contains("no tablespace lay at /nowhere"));
+        target.wal = Some("relative".into());
+        assert!(conflicts(&target, &base(&[&location])).contains("no absolute path"));
+    }
+
+    #[test]
+    fn only_the_plan_that_was_begun_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut target = Target::new(folder.path().join("data"), "x");
+        target.owner = rustix::process::geteuid().is_root().then_some(Owner { uid: 0, gid: 0 });
+        let layout = Layout::new(&target, &base(&[]));
+        drop(Journal::open(&layout.own(), "plan", "Latest", &moment(16)).unwrap());
+        fs::write(target.data.join("PG_VERSION"), "15").unwrap();
+        let seen = look(&target, &layout, &base(&[]), "plan").unwrap();
+        assert!(seen.begun && seen.conflicts.is_empty(), "{seen:?}");
+        let other = look(&target, &layout, &base(&[]), "other").unwrap();
+        assert!(other.conflicts[0].contains("another restore"), "{other:?}");
+    }
+
+    #[test]
+    fn room_adds_up_by_file_system() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        assert!(room(&[(place("a"), 1), (place("b"), 1)]).unwrap().is_empty());
+        let stat = statvfs(folder.path()).unwrap();
+        let half = stat.f_bavail * stat.f_frsize / 2 + (1 << 30);
+        assert!(room(&[(place("a"), half)]).unwrap().is_empty());
+        let conflicts = room(&[(place("a"), half), (place("b"), half)]).unwrap();
+        assert!(conflicts.len() == 1 && conflicts[0].contains("are needed"), "{conflicts:?}");
+    }
+}

@@ -59,7 +59,7 @@ pub fn find_server(version: u32) -> Result<PathBuf> {
     let found = places.iter().map(PathBuf::from).find(|folder| said(folder) == Some(major));
     found.ok_or_else(|| {
         Error::configure(format!(
-            "no PostgreSQL {major} was found in {}: install it, or name the folder of its programs with --bin",
+            "no PostgreSQL {major} was found in {}: install it, or name the folder of its programs with --pg-bin",
             places.join(", ")
         ))
     })
