@@ -96,7 +96,7 @@ mod tests {
                 pulse.beat();
             }
         };
-        assert!(pulse.watch::<_>(STALL, 1 << 20, async { trickle.await }).await.is_none());
+        assert!(pulse.watch::<_>(STALL, 1 << 20, trickle).await.is_none());
         assert_eq!(clock.now() - began, Duration::from_secs(38));
     }
 }

@@ -6,8 +6,8 @@
 //!   The one exception is an attempt that the store refused for who we are, repeated once if reading the
 //!   credentials again gave other ones; such a request was not carried out.
 //! - **Every attempt ends**: after `stall_timeout` without progress, or by its size (see `deadline`).
-//! - **Bodies are not copied** over TLS, where the payload is not hashed either (TLS protects it, and the
-//!   objects authenticate themselves); without TLS the body is put together and signed.
+//! - **Bodies are not copied.** Over TLS they are not hashed either: TLS protects them on their way, and the
+//!   objects authenticate themselves. Without TLS the signature covers them.
 //! - Nothing is believed of a vendor's name: see `probe`.
 
 mod answer;
@@ -27,10 +27,7 @@ use std::sync::{
 
 use async_trait::async_trait;
 use aws_sdk_s3::{
-    Client,
-    error::ProvideErrorMetadata,
-    operation::get_object::GetObjectOutput,
-    primitives::{ByteStream, SdkBody},
+    Client, error::ProvideErrorMetadata, operation::get_object::GetObjectOutput, primitives::ByteStream,
     types::StorageClass,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -140,12 +137,8 @@ impl Inner {
             let crc = body.0.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
             STANDARD.encode(crc.to_be_bytes())
         });
-        let sign = self.settings.sign_payload.unwrap_or(self.settings.is_plain());
-        let (stream, signed) = if sign {
-            (SdkBody::from(body.concat()), Some(body.0.clone()))
-        } else {
-            (Slices::new(&body.0, pulse.clone()).into_sdk(), None)
-        };
+        let hashed = self.settings.sign_payload.unwrap_or(self.settings.is_plain());
+        let stream = Slices::new(&body.0, pulse).into_sdk();
         let request = self
             .client
             .put_object()
@@ -157,8 +150,7 @@ impl Inner {
             .set_checksum_crc32_c(checksum)
             .body(ByteStream::new(stream))
             .customize()
-            .interceptor(Escort { signed, pulse });
-        let request = if sign { request } else { request.disable_payload_signing() };
+            .interceptor(Escort::of(&body.0, hashed));
         let Err(error) = request.send().await else { return Ok(()) };
         let wants = error.as_service_error().is_some_and(|answer| {
             let said = answer.message().unwrap_or_default();

@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use aws_runtime::auth::PayloadSigningOverride;
 use aws_sdk_s3::{
     config::{ConfigBag, Intercept, RuntimeComponents},
     primitives::SdkBody,
@@ -19,6 +20,7 @@ use aws_smithy_runtime_api::{
 };
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use sha2::{Digest, Sha256};
 
 use crate::{answer::ErrorInside, deadline::Pulse};
 
@@ -74,10 +76,22 @@ impl http_body::Body for Slices {
 /// Goes along with one PUT.
 #[derive(Debug)]
 pub struct Escort {
-    /// Slices that replace the signed body after it was signed, so that its progress shows; `None` when the
-    /// body already is of that kind.
-    pub signed: Option<Vec<Bytes>>,
-    pub pulse: Pulse,
+    /// What the signature says of the payload.
+    pub payload: PayloadSigningOverride,
+}
+
+impl Escort {
+    /// `hashed`: the signature covers the body; else TLS alone protects it on its way.
+    pub fn of(parts: &[Bytes], hashed: bool) -> Self {
+        let payload = if hashed {
+            let mut hash = Sha256::new();
+            parts.iter().for_each(|part| hash.update(part));
+            PayloadSigningOverride::Precomputed(hex::encode(hash.finalize()))
+        } else {
+            PayloadSigningOverride::unsigned_payload()
+        };
+        Self { payload }
+    }
 }
 
 impl Intercept for Escort {
@@ -85,15 +99,13 @@ impl Intercept for Escort {
         "holdfast"
     }
 
-    fn modify_before_transmit(
+    fn modify_before_signing(
         &self,
-        context: &mut BeforeTransmitInterceptorContextMut<'_>,
+        _: &mut BeforeTransmitInterceptorContextMut<'_>,
         _: &RuntimeComponents,
-        _: &mut ConfigBag,
+        settings: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        if let Some(parts) = &self.signed {
-            *context.request_mut().body_mut() = Slices::new(parts, self.pulse.clone()).into_sdk();
-        }
+        settings.interceptor_state().store_put(self.payload.clone());
         Ok(())
     }
 
