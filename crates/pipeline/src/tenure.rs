@@ -55,12 +55,11 @@ pub(crate) enum End {
     Failed(Error),
 }
 
-/// What a settle brings back.
-struct Settled {
-    settler: Box<dyn Settler>,
-    number: u64,
-    cursor: Cursor,
-    result: Result<()>,
+/// How far a settle has come.
+enum Settled {
+    /// No epoch stands above ours, listed after all up to `number` had come back (R7).
+    Alone { number: u64, cursor: Cursor },
+    Told { settler: Box<dyn Settler>, number: u64, cursor: Cursor, result: Result<()> },
 }
 
 /// What a look beside the stream brought.
@@ -283,13 +282,14 @@ impl Tenure {
 
     fn wake(&self) -> Instant {
         let now = self.tools.clock.now();
-        let mut wake = self.progress_at.min(self.look_at);
+        let mut wake = self.progress_at;
         if let Due::At(at) = self.batcher.due(now, self.ledger.outstanding(), self.lane.started()) {
             wake = wake.min(at);
         }
         let settle = (self.settling.is_none() && self.wants_settle()).then_some(self.settle_at);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
-        [self.heartbeat_at(), self.park_at(), settle, ending].into_iter().flatten().fold(wake, Instant::min)
+        let look = self.looking.is_none().then_some(self.look_at);
+        [self.heartbeat_at(), self.park_at(), settle, ending, look].into_iter().flatten().fold(wake, Instant::min)
     }
 
     fn close_batch(&mut self) -> Result<()> {
@@ -412,24 +412,41 @@ impl Tenure {
         if now < self.settle_at && !hurry {
             return Ok(());
         }
-        let Some(mut settler) = self.link.take_settler() else { return Ok(()) };
-        if !self.tools.create_only {
-            self.settle_at = now + SETTLE_EVERY;
+        if self.tools.create_only {
+            self.tell(number, cursor);
+            return Ok(());
         }
-        let (access, epoch, create_only) = (self.access.clone(), self.epoch, self.tools.create_only);
+        self.settle_at = now + SETTLE_EVERY;
+        let (access, epoch) = (self.access.clone(), self.epoch);
         self.settling = Some(Box::pin(async move {
             // R7: the creates that this settle covers have come back; only now the list means something.
-            if !create_only && let Some(above) = access.epochs_above(epoch).await?.last() {
-                return Err(Error::fenced(format!("epoch {above} stands above ours: another writer took over")));
+            match access.epochs_above(epoch).await?.last() {
+                None => Ok(Settled::Alone { number, cursor }),
+                Some(above) => {
+                    Err(Error::fenced(format!("epoch {above} stands above ours: another writer took over")))
+                }
             }
-            let result = settler.settle(&cursor).await;
-            Ok(Settled { settler, number, cursor, result })
         }));
         Ok(())
     }
 
+    /// Tells the source. Without a connection it is told later, after another list.
+    fn tell(&mut self, number: u64, cursor: Cursor) {
+        let Some(mut settler) = self.link.take_settler() else { return };
+        self.settling = Some(Box::pin(async move {
+            let result = settler.settle(&cursor).await;
+            Ok(Settled::Told { settler, number, cursor, result })
+        }));
+    }
+
     fn settle_ended(&mut self, settled: Settled) -> Result<()> {
-        let Settled { settler, number, cursor, result } = settled;
+        let (settler, number, cursor, result) = match settled {
+            Settled::Alone { number, cursor } => {
+                self.tell(number, cursor);
+                return Ok(());
+            }
+            Settled::Told { settler, number, cursor, result } => (settler, number, cursor, result),
+        };
         self.link.return_settler(settler);
         match result {
             Ok(()) => {

@@ -7,7 +7,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -49,13 +52,14 @@ impl Cruelty {
     };
 }
 
-/// Cloning shares the store.
+/// Cloning shares the store and the way to it; [`CruelSink::another_way`] shares the store alone.
 #[derive(Clone)]
 pub struct CruelSink {
     create_only: bool,
     clock: Clock,
     random: Random,
     state: Arc<Mutex<State>>,
+    cut_off: Arc<AtomicBool>,
 }
 
 struct State {
@@ -65,6 +69,9 @@ struct State {
     pending: BTreeMap<(Instant, u64), Landing>,
     results: BTreeMap<u64, Created>,
     next: u64,
+    /// Creates of names that contain one of these are carried out when they are let go of.
+    holds: Vec<String>,
+    held: Vec<(u64, Landing)>,
     /// Until then every request fails.
     down_until: Option<Instant>,
     trace: Vec<String>,
@@ -92,11 +99,42 @@ impl CruelSink {
             pending: BTreeMap::new(),
             results: BTreeMap::new(),
             next: 0,
+            holds: Vec::new(),
+            held: Vec::new(),
             down_until: None,
             trace: Vec::new(),
             overwritten: BTreeSet::new(),
         };
-        Self { create_only, clock, random, state: Arc::new(Mutex::new(state)) }
+        Self { create_only, clock, random, state: Arc::new(Mutex::new(state)), cut_off: Arc::default() }
+    }
+    /// The same store for another writer, which can be cut off by itself.
+    pub fn another_way(&self) -> Self {
+        Self { cut_off: Arc::default(), ..self.clone() }
+    }
+    /// Requests along this way fail from now on, or no longer.
+    pub fn cut_off(&self, cut_off: bool) {
+        self.cut_off.store(cut_off, Relaxed);
+    }
+    /// Creates of names that contain `part` get no answer and do not land, until [`Self::let_go`].
+    pub fn hold(&self, part: impl Into<String>) {
+        self.lock().holds.push(part.into());
+    }
+    /// From here on creates are carried out again; those that are held stay so.
+    pub fn hold_no_more(&self) {
+        self.lock().holds.clear();
+    }
+    /// What was held lands now, in the order in which it was sent.
+    pub fn let_go(&self) {
+        let wall = self.clock.wall();
+        let mut state = self.lock();
+        state.holds.clear();
+        for (id, landing) in std::mem::take(&mut state.held) {
+            state.land(id, landing, self.create_only, wall);
+        }
+    }
+    /// How many creates are held.
+    pub fn held(&self) -> usize {
+        self.lock().held.len()
     }
 
     pub fn set_cruelty(&self, cruelty: Cruelty) {
@@ -116,6 +154,8 @@ impl CruelSink {
         for ((_, id), landing) in pending {
             state.land(id, landing, self.create_only, self.clock.wall());
         }
+        drop(state);
+        self.let_go();
     }
     /// Digest of all objects and of all that was asked, in order.
     pub fn digest(&self) -> [u8; 32] {
@@ -173,7 +213,7 @@ impl CruelSink {
     }
     fn is_down(&self) -> bool {
         let now = self.clock.now();
-        self.lock().down_until.is_some_and(|until| now < until)
+        self.cut_off.load(Relaxed) || self.lock().down_until.is_some_and(|until| now < until)
     }
     fn note(&self, line: String) {
         let at = self.clock.wall();
@@ -193,12 +233,18 @@ impl CruelSink {
             let mut state = self.lock();
             state.next += 1;
             let id = state.next;
-            if let Some(after) = lands {
+            if lands.is_some() && state.is_held(&landing()) {
+                state.held.push((id, landing()));
+            } else if let Some(after) = lands {
                 let at = self.clock.now() + after;
                 state.pending.insert((at, id), landing());
             }
             id
         };
+        let held = self.lock().held.iter().any(|(held, _)| *held == id);
+        if held {
+            return self.wait_for_held(id, line).await;
+        }
         let copied = lands.is_some() && self.random.below(1000) < cruelty.copy;
         if copied {
             let after = self.up_to(cruelty.late_by);
@@ -216,7 +262,9 @@ impl CruelSink {
         let result = self.now().results.remove(&id);
         let (text, result) = match (fate, result) {
             (Fate::Answered, Some(created)) => (format!("{created:?}"), Ok(created)),
-            (Fate::Answered, None) => ("nothing".to_owned(), Err(Error::bug("a simulated request got no answer"))),
+            (Fate::Answered, None) => {
+                ("nothing".to_owned(), Err(Error::bug("a simulated request got no answer")))
+            }
             (Fate::LostAnswer, _) => ("answer lost".to_owned(), Err(Error::retry("the answer was lost"))),
             (Fate::Late, _) => ("late".to_owned(), Err(Error::retry("the request timed out"))),
             (Fate::Refused, _) if id % 2 == 0 => ("503".to_owned(), Err(Error::slow_down("503 SlowDown"))),
@@ -224,6 +272,19 @@ impl CruelSink {
         };
         self.note(format!("{line}: {text}"));
         result
+    }
+
+    /// A held request: answered when it was let go of, or not at all.
+    async fn wait_for_held(&self, id: u64, line: String) -> Result<Created> {
+        for _ in 0..2000 {
+            self.clock.sleep(Duration::from_millis(5)).await;
+            if let Some(created) = self.lock().results.remove(&id) {
+                self.note(format!("{line}: {created:?} after it was held"));
+                return Ok(created);
+            }
+        }
+        self.note(format!("{line}: held"));
+        Err(Error::retry("the request timed out"))
     }
 
     /// Waits as a reading request does; its answer is the store at some moment within.
@@ -247,6 +308,13 @@ impl CruelSink {
 }
 
 impl State {
+    fn is_held(&self, landing: &Landing) -> bool {
+        match landing {
+            Landing::Create { name, .. } => self.holds.iter().any(|part| name.contains(part.as_str())),
+            Landing::Remove { .. } => false,
+        }
+    }
+
     fn land(&mut self, id: u64, landing: Landing, create_only: bool, wall: Timestamp) {
         match landing {
             Landing::Create { name, bytes } => {

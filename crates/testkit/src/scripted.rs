@@ -2,6 +2,7 @@
 //! restore can be checked without keeping anything. Forgets what it is told to forget, like a real one.
 
 use std::{
+    collections::BTreeSet,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -57,6 +58,8 @@ struct Inner {
     next_run: Option<Instant>,
     runs: u64,
     unreachable: bool,
+    /// Tailers that cannot reach it, by name.
+    cut_off: BTreeSet<String>,
 }
 
 /// Byte at a place of the log.
@@ -102,6 +105,7 @@ impl ScriptedSource {
             next_run: (!script.run_every.is_zero()).then_some(began),
             runs: 0,
             unreachable: false,
+            cut_off: BTreeSet::new(),
         };
         Self { clock, random, script, inner: Arc::new(Mutex::new(inner)) }
     }
@@ -125,6 +129,15 @@ impl ScriptedSource {
     pub fn set_unreachable(&self, unreachable: bool) {
         self.lock().unreachable = unreachable;
     }
+    /// Cuts one tailer off, or brings it back.
+    pub fn set_cut_off(&self, name: &str, cut_off: bool) {
+        let mut inner = self.lock();
+        if cut_off {
+            inner.cut_off.insert(name.to_owned());
+        } else {
+            inner.cut_off.remove(name);
+        }
+    }
     pub fn runs(&self) -> u64 {
         self.lock().runs
     }
@@ -143,8 +156,9 @@ impl ScriptedSource {
         let at = self.clock.wall();
         self.lock().trace.push(format!("{} {name} {line}", at.micros()));
     }
-    fn reach(&self) -> Result<()> {
-        if self.lock().unreachable { Err(Error::retry("the source does not answer")) } else { Ok(()) }
+    fn reach(&self, name: &str) -> Result<()> {
+        let inner = self.lock();
+        if inner.unreachable || inner.cut_off.contains(name) { Err(Error::retry("the source does not answer")) } else { Ok(()) }
     }
 }
 
@@ -157,7 +171,7 @@ struct ScriptedTailer {
 impl Tailer for ScriptedTailer {
     async fn identity(&self) -> Result<Identity> {
         self.source.clock.sleep(Duration::from_millis(1)).await;
-        self.source.reach()?;
+        self.source.reach(&self.name)?;
         Ok(Identity { text: "arithmetic".to_owned() })
     }
 
@@ -168,7 +182,7 @@ impl Tailer for ScriptedTailer {
         _state: Arc<dyn State>,
     ) -> Result<(Box<dyn Follower>, Box<dyn Settler>)> {
         self.source.clock.sleep(Duration::from_millis(1)).await;
-        self.source.reach()?;
+        self.source.reach(&self.name)?;
         let start = self.source.script.start;
         let at = match &from {
             Some(from) => {
@@ -290,7 +304,7 @@ impl Follower for ScriptedFollower {
             return Ok(self.step(Item::Gap(gap), false));
         }
         loop {
-            self.source.reach()?;
+            self.source.reach(&self.name)?;
             let head = self.source.head();
             let target = *self.target.get_or_insert(head);
             self.begin_run();

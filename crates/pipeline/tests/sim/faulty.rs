@@ -8,6 +8,48 @@ use std::{
 };
 
 use holdfast_core::Clock;
+use tokio::sync::watch;
+
+/// A future that is not polled while it is paused.
+pub struct Pausable<F> {
+    inner: Pin<Box<F>>,
+    paused: watch::Receiver<bool>,
+    /// Wakes us at the next change.
+    waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+pub struct Pause(watch::Sender<bool>);
+
+impl Pause {
+    pub fn set(&self, paused: bool) {
+        self.0.send_replace(paused);
+    }
+}
+
+impl<F: Future> Pausable<F> {
+    pub fn new(inner: F) -> (Self, Pause) {
+        let (sender, paused) = watch::channel(false);
+        (Self { inner: Box::pin(inner), paused, waiting: None }, Pause(sender))
+    }
+}
+
+impl<F: Future> Future for Pausable<F> {
+    type Output = F::Output;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if *self.paused.borrow() {
+            let mut paused = self.paused.clone();
+            let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+                let _ = paused.wait_for(|paused| !paused).await;
+            });
+            if waiting.as_mut().poll(context).is_pending() {
+                self.waiting = Some(waiting);
+                return Poll::Pending;
+            }
+        }
+        self.waiting = None;
+        self.inner.as_mut().poll(context)
+    }
+}
 
 pub struct Faulty<F> {
     /// `None` once it crashed.

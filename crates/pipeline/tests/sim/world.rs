@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use holdfast_core::{Clock, Random, Sink, Timestamp, sink::{Body, Capabilities, Created}};
-use holdfast_pipeline::{Gauges, Outcome, Parts, Pool, Settings, Writer};
+use holdfast_pipeline::{Gauges, Outcome, Parts, Phase, Pool, Settings, Writer};
 use holdfast_repo::{
     epoch::InstanceId,
     keys::{Identity, RootKey, SourceKey},
@@ -12,6 +12,8 @@ use holdfast_repo::{
 };
 use holdfast_testkit::{CruelSink, Cruelty, scripted::{Script, ScriptedSource}};
 use tokio::sync::watch;
+
+use crate::faulty::{Pausable, Pause};
 
 pub struct World {
     pub clock: Clock,
@@ -82,17 +84,18 @@ impl World {
 
     /// A writer of one instance, with its gauges and what stops it.
     pub fn writer(&self, instance: u8, settings: Settings) -> Started {
-        self.writer_of(&self.source, instance, settings)
+        self.writer_over(self.sink.clone(), instance, settings)
     }
-    pub fn writer_of(&self, source: &ScriptedSource, instance: u8, settings: Settings) -> Started {
+    /// As [`Self::writer`], over a way to the store of its own.
+    pub fn writer_over(&self, sink: CruelSink, instance: u8, settings: Settings) -> Started {
         let (stop, stopped) = watch::channel(false);
         let gauges = Arc::new(Gauges::new(self.clock.now()));
         let parts = Parts {
             settings,
             source_key: self.key.clone(),
-            sink: Arc::new(self.sink.clone()),
+            sink: Arc::new(sink),
             capabilities: Capabilities { create_only: self.create_only, history: String::new() },
-            tailer: source.tailer(format!("i{instance}")),
+            tailer: self.source.tailer(format!("i{instance}")),
             pool: Pool::inline(),
             clock: self.clock.clone(),
             random: self.random.clone(),
@@ -120,6 +123,76 @@ impl World {
 
     pub async fn sleep(&self, seconds: f64) {
         self.clock.sleep(Duration::from_secs_f64(seconds)).await;
+    }
+}
+
+impl World {
+    /// Starts a writer that goes on by itself.
+    pub fn start(&self, instance: u8, settings: Settings) -> Running {
+        self.start_over(self.sink.clone(), instance, settings)
+    }
+    pub fn start_over(&self, sink: CruelSink, instance: u8, settings: Settings) -> Running {
+        let Started { run, stop, gauges } = self.writer_over(sink, instance, settings);
+        let (run, pause) = Pausable::new(run);
+        Running { task: tokio::spawn(run), pause, stop, gauges }
+    }
+    pub fn taking_over(&self) -> Settings {
+        Settings { take_over: true, ..self.settings.clone() }
+    }
+    /// Waits until `met`; a schedule that never comes to it has failed.
+    pub async fn until(&self, what: &str, met: impl Fn() -> bool) {
+        for wait in 0..20_000_u64 {
+            if met() {
+                return;
+            }
+            // Finely at first, where a schedule wants to get between two steps.
+            self.clock.sleep(Duration::from_millis(1 + wait / 100)).await;
+        }
+        let trace = self.sink.trace();
+        let from = trace.len().saturating_sub(40);
+        panic!("it never came to this: {what}\n{}", trace[from..].join("\n"));
+    }
+    /// Object names that contain `part`.
+    pub fn names(&self, part: &str) -> Vec<String> {
+        self.sink.names().into_iter().filter(|name| name.contains(part)).collect()
+    }
+    pub fn phase(&self, running: &Running) -> Phase {
+        running.gauges.figures(self.clock.now()).phase
+    }
+}
+
+/// A writer as a task of its own. Dropping it crashes it.
+pub struct Running {
+    task: tokio::task::JoinHandle<Outcome>,
+    pause: Pause,
+    stop: watch::Sender<bool>,
+    pub gauges: Arc<Gauges>,
+}
+
+impl Running {
+    /// From here on it does nothing, not even give up what it waits for.
+    pub fn pause(&self) {
+        self.pause.set(true);
+    }
+    pub fn wake(&self) {
+        self.pause.set(false);
+    }
+    /// Kills it between two polls.
+    pub fn crash(self) {
+        self.task.abort();
+    }
+    pub async fn stop(mut self) -> Outcome {
+        self.stop.send(true).unwrap();
+        (&mut self.task).await.unwrap()
+    }
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
