@@ -117,6 +117,17 @@ impl Tail {
         }
     }
 
+    /// Keeps stepping while `work` goes on.
+    pub async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                step = self.step() => drop(step.unwrap()),
+            }
+        }
+    }
+
     /// Steps until the stream holds everything up to `lsn`.
     pub async fn reach(&mut self, lsn: &str) {
         let lsn: Lsn = lsn.parse().unwrap();

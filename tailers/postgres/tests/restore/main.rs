@@ -264,6 +264,13 @@ async fn moments_on_three_timelines() -> Result<()> {
     }
     check(&mut source, &Wish::Latest, true, major.into(), 22).await?;
     check(&mut source, &Wish::Transaction(commits[8].1), true, major.into(), 9).await?;
+    // The plan for the oldest timeline says what it does not follow.
+    let place = Place::new()?;
+    let moment = place.restorer().resolve(&Wish::Transaction(commits[8].1), &source.view).await?;
+    let text = place.restorer().plan(&moment, &source.view).await?.summary().to_string();
+    for part in ["timeline 2, forked from 1 at", "timeline 3, forked from 1 at", "the cluster is on it now"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     // A10: one history in between is lost.
     source.view.catalog.notes.retain(|note| {
         let body = holdfast_postgres::records::NoteBody::decode(&note.body).unwrap();
