@@ -278,7 +278,8 @@ impl CruelSink {
     async fn wait_for_held(&self, id: u64, line: String) -> Result<Created> {
         for _ in 0..2000 {
             self.clock.sleep(Duration::from_millis(5)).await;
-            if let Some(created) = self.lock().results.remove(&id) {
+            let answer = self.lock().results.remove(&id);
+            if let Some(created) = answer {
                 self.note(format!("{line}: {created:?} after it was held"));
                 return Ok(created);
             }
