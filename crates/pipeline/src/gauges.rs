@@ -23,6 +23,7 @@ pub struct Gauges {
     inner: Mutex<Inner>,
     batches: [AtomicU64; BATCH_BYTES.len() + 1],
     objects_put: AtomicU64,
+    fenced: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -105,6 +106,8 @@ pub struct Figures {
     pub at_risk: Duration,
     /// Bytes received and not durable.
     pub at_risk_bytes: u64,
+    /// How often another writer took the stream from this one.
+    pub fenced: u64,
     pub gaps: u64,
     /// When the newest checkpoint began and ended (the source's clock).
     pub checkpoint: Option<(Timestamp, Timestamp)>,
@@ -133,6 +136,7 @@ impl Gauges {
             }),
             batches: Default::default(),
             objects_put: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
         }
     }
 
@@ -153,6 +157,7 @@ impl Gauges {
             batches: std::array::from_fn(|class| self.batches.get(class).map_or(0, |n| n.load(Relaxed))),
             at_risk: now.saturating_duration_since(newest),
             at_risk_bytes: counts.received.bytes.saturating_sub(counts.stored.bytes),
+            fenced: self.fenced.load(Relaxed),
             gaps: inner.gaps,
             checkpoint: inner.checkpoint,
             restorable_to: inner.restorable_to,
@@ -202,6 +207,9 @@ impl Gauges {
         if let Some(count) = self.batches.get(class) {
             count.fetch_add(1, Relaxed);
         }
+    }
+    pub(crate) fn fenced(&self) {
+        self.fenced.fetch_add(1, Relaxed);
     }
     pub(crate) fn object_put(&self) {
         self.objects_put.fetch_add(1, Relaxed);

@@ -20,33 +20,53 @@ const END: f64 = 100.0;
 #[test]
 fn what_was_settled_is_restored_whatever_happens() {
     if let Some(seed) = number("HOLDFAST_SEED") {
-        let (_, story) = simulate(run(seed));
+        let (_, story, _) = simulate(run(seed));
         println!("{}", story.join("\n"));
         return;
     }
     let seeds = number("HOLDFAST_SEEDS").unwrap_or(SEEDS);
     let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            scope.spawn(move || {
-                for seed in (thread..seeds).step_by(threads as usize) {
-                    one(seed);
-                }
-            });
-        }
+    let met: Vec<Met> = std::thread::scope(|scope| {
+        let work = |thread| move || (thread..seeds).step_by(threads as usize).map(one).collect::<Vec<_>>();
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("a seed failed")).collect()
     });
+    // A simulation in which nothing goes wrong proves nothing.
+    let count = |of: fn(&Met) -> bool| met.iter().filter(|met| of(met)).count() as u64;
+    for (what, seen) in [
+        ("a stream changed hands", count(|met| met.epochs > 1)),
+        ("a writer crashed", count(|met| met.crashes > 0)),
+        ("a zombie was fenced", count(|met| met.zombies > 0)),
+        ("objects were merged", count(|met| met.merged > 0)),
+        ("a checkpoint was restored", count(|met| met.checkpoints > 0)),
+        ("an answer was lost", count(|met| met.lost > 0)),
+    ] {
+        println!("{what}: in {seen} of {seeds} schedules");
+        assert!(seen * 20 >= seeds, "{what}: in {seen} of {seeds} schedules only");
+    }
 }
 
-fn one(seed: u64) {
+fn one(seed: u64) -> Met {
     let caught = std::panic::catch_unwind(|| {
-        let (first, _) = simulate(run(seed));
-        let (second, _) = simulate(run(seed));
+        let (first, _, met) = simulate(run(seed));
+        let (second, ..) = simulate(run(seed));
         assert_eq!(first, second, "two runs of one seed ended differently");
+        met
     });
-    if let Err(panic) = caught {
+    caught.unwrap_or_else(|panic| {
         eprintln!("seed {seed} failed: replay it with HOLDFAST_SEED={seed}");
-        std::panic::resume_unwind(panic);
-    }
+        std::panic::resume_unwind(panic)
+    })
+}
+
+/// What a schedule came to meet.
+struct Met {
+    epochs: usize,
+    crashes: usize,
+    zombies: usize,
+    merged: usize,
+    checkpoints: usize,
+    lost: usize,
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -54,7 +74,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// One schedule; answers a digest of everything that happened, and its story.
-async fn run(seed: u64) -> ([u8; 32], Vec<String>) {
+async fn run(seed: u64) -> ([u8; 32], Vec<String>, Met) {
     let dice = Random::seeded(seed ^ 0x5eed);
     let create_only = dice.below(2) == 0;
     let script = Script {
@@ -122,7 +142,16 @@ async fn run(seed: u64) -> ([u8; 32], Vec<String>) {
     story.extend(world.source.trace());
     let mut all = story.join("\n").into_bytes();
     all.extend_from_slice(&world.sink.digest());
-    (digest(&all), story)
+    let count = |lines: &[String], part: &str| lines.iter().filter(|line| line.contains(part)).count();
+    let met = Met {
+        epochs: count(&world.sink.names(), "/epochs/"),
+        crashes: count(&story, " crashed"),
+        zombies: count(&story, " is fenced"),
+        merged: count(&world.sink.names(), "/merged/"),
+        checkpoints: last.checkpoints,
+        lost: count(&world.sink.trace(), "answer lost"),
+    };
+    (digest(&all), story, met)
 }
 
 /// An instance that is started, crashed, frozen and stopped again and again.
@@ -165,6 +194,10 @@ async fn live(world: &World, instance: u8, dice: &Random) -> Vec<String> {
                 Some(outcome) => say(format!("ends: {outcome:?}")),
             },
             () = stopping => {}
+        }
+        let figures = started.gauges.figures(world.clock.now());
+        if figures.fenced > 0 {
+            say(format!("is fenced {} times", figures.fenced));
         }
         world.sleep(dice.below(12_000) as f64 / 1000.0).await;
     }

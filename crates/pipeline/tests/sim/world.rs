@@ -40,12 +40,13 @@ pub const SCRIPT: Script = Script {
 };
 
 pub fn settings() -> Settings {
-    let mut settings = Settings::default();
-    settings.max_lag = Duration::from_millis(200);
-    settings.batch_bytes = 8 << 10;
-    settings.in_flight = 4;
-    settings.heartbeat = Duration::from_secs(10);
-    settings
+    Settings {
+        max_lag: Duration::from_millis(200),
+        batch_bytes: 8 << 10,
+        in_flight: 4,
+        heartbeat: Duration::from_secs(10),
+        ..Settings::default()
+    }
 }
 
 impl World {
@@ -184,9 +185,6 @@ impl Running {
     pub async fn stop(mut self) -> Outcome {
         self.stop.send(true).unwrap();
         (&mut self.task).await.unwrap()
-    }
-    pub fn has_ended(&self) -> bool {
-        self.task.is_finished()
     }
 }
 
