@@ -11,7 +11,7 @@ use holdfast_core::{
 use super::{
     apply::Apply,
     recovery::{self, Recovery, Until},
-    space,
+    space, start_check,
     target::{Layout, Target},
     timelines::{TimelineChoice, Timelines, number},
 };
@@ -128,6 +128,12 @@ impl PostgresPlan {
             "server",
             format!("PostgreSQL {} (made by {})", base.version / 10_000, show_version(base.version)),
         );
+        match start_check::find_server(base.version) {
+            Ok(bin) => line("programs", bin.display().to_string()),
+            Err(_) => {
+                line("programs", format!("no PostgreSQL {} was found on this host", base.version / 10_000))
+            }
+        }
         line("data folder", target.data.display().to_string());
         for tablespace in &base.tablespaces {
             if let Some(place) = layout.tablespaces.get(&tablespace.oid) {

@@ -15,6 +15,10 @@ use super::{
 };
 use crate::{records::Base, wal::Lsn};
 
+/// Transactions that may have begun while an older one was still open, when we look for a commit: more than any
+/// server has seen between two windows of marks.
+const XIDS_OPEN: i32 = 10_000_000;
+
 /// What the user may add to a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -255,7 +259,12 @@ impl<'a> Resolver<'a> {
         // WAL knows the lower 32 bits; a wish may carry the epoch as `pg_current_xact_id` shows it.
         let low = id & 0xffff_ffff;
         let same = |mark: &Mark| matches!(mark.kind, MarkKind::Commit { id } if id & 0xffff_ffff == low);
-        match self.newest(same).await? {
+        // Ids are given in order, so long before this one was given no commit has it.
+        let before = move |mark: &Mark| match mark.kind {
+            MarkKind::Commit { id: held } => (low as u32).wrapping_sub(held as u32) as i32 > XIDS_OPEN,
+            _ => false,
+        };
+        match self.newest(same, before).await? {
             Some(mark) => Ok(self.at(&mark)),
             None => Err(Error::unreachable(format!(
                 "no commit of transaction {id} is in the WAL of timeline {}: it was rolled back, is not durable yet, or was a subtransaction{}",
@@ -267,24 +276,25 @@ impl<'a> Resolver<'a> {
 
     async fn name(&self, name: &str) -> Result<End> {
         let same = |mark: &Mark| matches!(&mark.kind, MarkKind::Name(other) if other == name);
-        let Some(mark) = self.newest(same).await? else {
+        let Some(mark) = self.newest(same, |_| false).await? else {
             return Err(Error::unreachable(format!(
                 "no restore point «{name}» is in the WAL of timeline {}{}",
                 self.line.newest(),
                 self.window()
             )));
         };
-        for stretch in self.stretches.iter().copied() {
-            let earlier = |other: &Mark| same(other) && other.place.position < mark.place.position;
-            if let Some(other) = self.search.first(stretch, None, earlier).await? {
-                return Err(Error::unreachable(format!(
-                    "the restore point «{name}» exists more than once, at {} ({}) and at {} ({}): choose one by --lsn",
-                    Lsn(other.begin),
-                    other.time,
-                    Lsn(mark.begin),
-                    mark.time
-                )));
-            }
+        // Among the moments that the same base backup serves, where Postgres itself would stop at the first one.
+        let from = self.begin_of(mark.begin);
+        if from > 0
+            && let Some(other) = self.search.last(from, mark.begin, same).await?
+        {
+            return Err(Error::unreachable(format!(
+                "the restore point «{name}» exists more than once, at {} ({}) and at {} ({}): choose one by --lsn",
+                Lsn(other.begin),
+                other.time,
+                Lsn(mark.begin),
+                mark.time
+            )));
         }
         Ok(self.at(&mark))
     }
@@ -293,9 +303,13 @@ impl<'a> Resolver<'a> {
         End { record: Entry { begin: mark.begin, end: mark.place.position }, inclusive: self.inclusive }
     }
 
-    async fn newest(&self, wanted: impl Fn(&Mark) -> bool + Send + Sync) -> Result<Option<Mark>> {
+    async fn newest(
+        &self,
+        wanted: impl Fn(&Mark) -> bool + Send + Sync,
+        hopeless: impl Fn(&Mark) -> bool + Send + Sync,
+    ) -> Result<Option<Mark>> {
         for stretch in self.stretches.iter().rev() {
-            if let Some(mark) = self.search.last(stretch.from, stretch.to, &wanted).await? {
+            if let Some(mark) = self.search.last_unless(stretch.from, stretch.to, &wanted, &hopeless).await? {
                 return Ok(Some(mark));
             }
         }

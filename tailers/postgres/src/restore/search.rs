@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use holdfast_core::{Error, Mark, Result, Span, Timestamp, View};
+use holdfast_core::{Error, Mark, MarkKind, Result, Span, Timestamp, View};
 
 use super::{
     boundary::{Entries, Entry},
@@ -96,21 +96,38 @@ impl<'a> Search<'a> {
         &self,
         from: u64,
         to: u64,
+        wanted: impl FnMut(&Mark) -> bool + Send,
+    ) -> Result<Option<Mark>> {
+        self.last_unless(from, to, wanted, |_| false).await
+    }
+
+    /// As [`Self::last`]; `hopeless` is asked with the last commit of each window that held nothing wanted, and ends
+    /// the search.
+    pub async fn last_unless(
+        &self,
+        from: u64,
+        to: u64,
         mut wanted: impl FnMut(&Mark) -> bool + Send,
+        hopeless: impl Fn(&Mark) -> bool + Send,
     ) -> Result<Option<Mark>> {
         let mut end = to;
         while end > from {
             let window = self.samples.iter().rfind(|known| known.position < end);
             let begin = window.map_or(from, |known| known.position).max(from);
             let mut scan = self.marks(begin, end);
-            let mut found = None;
+            let (mut found, mut newest) = (None, None);
             while let Some(mark) = scan.next().await? {
                 if wanted(&mark) {
                     found = Some(mark);
+                } else if matches!(mark.kind, MarkKind::Commit { .. }) {
+                    newest = Some(mark);
                 }
             }
             if found.is_some() {
                 return Ok(found);
+            }
+            if newest.is_some_and(|mark| hopeless(&mark)) {
+                return Ok(None);
             }
             end = begin;
         }

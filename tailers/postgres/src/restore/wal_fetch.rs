@@ -6,7 +6,7 @@
 
 use std::{fs::File, io, path::Path, time::Duration};
 
-use holdfast_core::{Clock, Error, Result};
+use holdfast_core::{Clock, Error, Instant, Result};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
@@ -19,6 +19,7 @@ use super::{
 
 /// A prefetcher starts within this time, or something is wrong with it.
 const START: Duration = Duration::from_secs(20);
+const RELAUNCH: Duration = Duration::from_secs(2);
 /// Longest answer: a prefetcher gives passing errors up long before.
 const ANSWER: Duration = Duration::from_secs(900);
 
@@ -54,7 +55,7 @@ pub async fn fetch(
         .map_err(|cause| Error::bug("a request could not be encoded").because(cause))?;
     text.push('\n');
     let began = clock.now();
-    let mut launched = false;
+    let mut launched: Option<Instant> = None;
     loop {
         // A prefetcher that ends (idle, killed) between two steps is started again.
         let answer = clock.timeout(ANSWER, ask(own, &text)).await;
@@ -71,9 +72,10 @@ pub async fn fetch(
             Some(Err(cause)) if clock.now().duration_since(began) > START => {
                 return Err(failed("reached", &own.join("socket"), cause));
             }
-            Some(Err(_)) if !launched => {
+            // Again after a while: one that just ended for idleness may still have held the lock.
+            Some(Err(_)) if launched.is_none_or(|at| clock.now().duration_since(at) > RELAUNCH) => {
                 launch()?;
-                launched = true;
+                launched = Some(clock.now());
             }
             Some(Err(_)) => clock.sleep(Duration::from_millis(20)).await,
         }
