@@ -5,7 +5,7 @@
 
 Where a passphrase protects the identity, it stands in the environment as HOLDFAST_PASSPHRASE.
 Prints as JSON what each source's newest stream holds. Needs Python 3.11, `cryptography`, and one of Python 3.14,
-`zstandard` or the program `zstd`. Slow (BLAKE3 in plain Python): a second opinion and a last resort, no tool.
+`zstandard` or the program `zstd`; and is slow without the package `blake3`. A second opinion and a last resort.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import os
 import pathlib
 import sys
 
-import blake3
+import hashing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from postcard import (Reader, fixed, flag, listed, little, maybe, nothing, raw, record, signed, text, u8, unsigned,
                       variant, whole)
@@ -126,7 +126,7 @@ class Repository:
         self.folder, self.identity = folder, identity
         about = json.loads((folder / "repo.json").read_bytes())
         self.root = bytes.fromhex(about["root"])
-        self.id = blake3.hash(self.root)
+        self.id = hashing.hash(self.root)
         expect(about["holdfast"] == 1 and about["repository"] == self.id.hex(), "repo.json does not prove itself")
         expect(expected in (None, self.id.hex()), "this is another repository")
         ring, generation = self.ring("holdfast repository ring 1", folder / "ring", repository=self.id.hex())
@@ -175,14 +175,14 @@ class Lineage:
         shape = record(identity=text, created=signed, by=maybe(text))
         self.about = open_record(repository.folder, folder / "lineage", key, b"HFline\0\0", "lineage record", shape)
         naming = derive(key, "lineage id")
-        name = blake3.keyed(naming, repository.id + source + self.about["identity"].encode())
+        name = hashing.keyed(naming, repository.id + source + self.about["identity"].encode())
         expect(name[:8] == self.id, "a lineage under another name")
 
     def data_key(self, e):
         name = epoch_name(e)
         if name not in self.keys:
             data = (self.folder / "epochs" / name).read_bytes()
-            expect(blake3.keyed(derive(self.key, "epoch object"), data[:-32]) == data[-32:], "a forged epoch")
+            expect(hashing.keyed(derive(self.key, "epoch object"), data[:-32]) == data[-32:], "a forged epoch")
             r = Reader(data[:-32])
             expect(r.take(10) == b"HFepoch\0\1\0", "no epoch object")
             count = little(2)(r)
@@ -230,13 +230,13 @@ class Lineage:
         head = 116 + 8 * count + 64
         expect(data[:36] == b"HFmerge\0\1\0\0\0" + self.id + epoch_bytes(e), "another merged object")
         key = derive(self.key, "merged object")
-        expect(blake3.keyed(key, data[: head - 32]) == data[head - 32 : head], "a forged merged object")
+        expect(hashing.keyed(key, data[: head - 32]) == data[head - 32 : head], "a forged merged object")
         r = Reader(data[36:])
         expect((little(8)(r), little(8)(r)) == (start, to), "a merged object under another name")
         r.take(64)
         rows = [(little(4)(r), little(4)(r)) for _ in range(count)]
         fronts = sum(front for front, _ in rows)
-        expect(blake3.hash(data[head : head + fronts]) == r.take(32), "damaged fronts")
+        expect(hashing.hash(data[head : head + fronts]) == r.take(32), "damaged fronts")
         front, body, out = Reader(data[head : head + fronts]), Reader(data[head + fronts :]), {}
         for number, row in enumerate(rows, start):
             out[number] = front.take(row[0]) + body.take(row[1])
@@ -257,10 +257,10 @@ class Lineage:
             whole(end, plain)
             return None
         out = {"number": number, "header": whole(header, plain), "entries": [], "log": b"", "previous": previous,
-               "digest": blake3.hash(prelude + sealed)}
+               "digest": hashing.hash(prelude + sealed)}
         key_half, closed_half = r.take(lengths[1]), r.take(lengths[2])
         expect(r.done(), "trailing bytes")
-        expect((blake3.hash(key_half), blake3.hash(closed_half)) == (key_digest, closed_digest), "a damaged body")
+        expect((hashing.hash(key_half), hashing.hash(closed_half)) == (key_digest, closed_digest), "a damaged body")
         if key_half:
             key = derive(self.key, "log object key half", salt)
             entries = Reader(open_sealed(key, prelude[:60], key_half))
@@ -277,7 +277,7 @@ class Lineage:
     def table(self, named):
         path = self.folder / "state" / epoch_name(named["epoch"]) / f"{named['number']:016x}"
         data, name = path.read_bytes(), f"{self.path}/state/{epoch_name(named['epoch'])}/{named['number']:016x}"
-        expect(data[:8] == b"HFstate1" and blake3.hash(data[:-32]) == data[-32:], "a damaged table layer")
+        expect(data[:8] == b"HFstate1" and hashing.hash(data[:-32]) == data[-32:], "a damaged table layer")
         salt, lengths = data[-56:-40], [int.from_bytes(data[-40 + i :][:4], "little") for i in (0, 4)]
 
         def part(kind, page, sealed):
@@ -299,10 +299,10 @@ class Lineage:
         e = held["extent"]
         pack = self.folder / "packs" / epoch_name(e["pack"]) / f"{e['pack_number']:016x}"
         data = pack.read_bytes()
-        expect(data[:8] == b"HFpack01" and blake3.hash(data[:-32]) == data[-32:], "a damaged pack")
+        expect(data[:8] == b"HFpack01" and hashing.hash(data[:-32]) == data[-32:], "a damaged pack")
         key = derive(self.data_key(e["key_epoch"]), "piece", e["piece"])
         plain = open_sealed(key, e["piece"], data[e["offset"] :][: e["length"]], 4 << 20)
-        expect(blake3.hash(plain) == held["hash"], "a piece with other content")
+        expect(hashing.hash(plain) == held["hash"], "a piece with other content")
         return plain
 
 

@@ -5,7 +5,7 @@ import hmac
 import re
 import subprocess
 
-import blake3
+import hashing
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -13,7 +13,7 @@ FRAME = 1 << 20
 
 
 def derive(key, purpose, salt=b""):
-    return blake3.derive("holdfast 1 " + purpose, key + salt)
+    return hashing.derive("holdfast 1 " + purpose, key + salt)
 
 
 def zstd(data, length):
@@ -59,7 +59,7 @@ def token(kind, data):
         raise ValueError(f"no {kind}")
     body = bytes.fromhex(re.sub(r"\s", "", line[len(kind) + 4 :]))
     body, check = body[:-4], body[-4:]
-    if blake3.hash(kind.encode() + b"\0" + body)[:4] != check:
+    if hashing.hash(kind.encode() + b"\0" + body)[:4] != check:
         raise ValueError(f"a {kind} with a wrong check sum")
     return body
 
@@ -92,7 +92,7 @@ def open_envelope(identity, repo, what, envelopes):
     """RFC 9180, base mode: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-256-GCM."""
     private = X25519PrivateKey.from_private_bytes(identity)
     public = private.public_key().public_bytes_raw()
-    (mine,) = [e for e in envelopes if e[:8] == blake3.hash(public)[:8]]
+    (mine,) = [e for e in envelopes if e[:8] == hashing.hash(public)[:8]]
     enc, sealed = mine[8:40], mine[40:]
     kem = b"KEM" + (0x20).to_bytes(2, "big")
     dh = private.exchange(X25519PublicKey.from_public_bytes(enc))
