@@ -28,6 +28,9 @@ use crate::{
 
 /// Nothing larger than this is an END.
 const END_MAX: u64 = 1024;
+/// Epochs that one claim uses up at most: the ring may be replaced and a number 0 may land while it works, but
+/// not again and again.
+const ATTEMPTS: usize = 8;
 
 /// A stream that is ours.
 pub(crate) struct Claimed {
@@ -57,7 +60,7 @@ struct Taken {
 /// `Fenced` when another claim stands above ours.
 pub(crate) async fn claim(tools: &Tools, root: &RootPublic, stream: Stream) -> Result<Claimed> {
     let access = tools.access(stream);
-    loop {
+    for _ in 0..ATTEMPTS {
         let ring = newest_ring(tools, root).await?;
         let Some((epoch, data_key)) = create_epoch(tools, &access, &ring).await? else { continue };
         tracing::info!(%stream, %epoch, "claimed an epoch");
@@ -76,6 +79,10 @@ pub(crate) async fn claim(tools: &Tools, root: &RootPublic, stream: Stream) -> R
         let Taken { catalog, cursor, vouched, .. } = taken;
         return Ok(Claimed { stream, epoch, data_key, ring: ring.generation, catalog, cursor, vouched, digest });
     }
+    Err(Error::corrupt(format!(
+        "{stream} showed another history at each of {ATTEMPTS} looks: either its store does not show what was \
+         written, or its newest epochs were changed; `holdfast verify` names what is damaged"
+    )))
 }
 
 /// Creates `epochs/<highest + 1>`; `None` when another one was faster.

@@ -14,6 +14,9 @@ use holdfast_repo::{
 
 use crate::{parts::Tools, store::create_ours};
 
+/// A run that a large object ends is merged from so many on.
+const SHORT_RUN: usize = 8;
+
 pub(crate) struct Merging {
     tools: Tools,
     access: Access,
@@ -53,6 +56,10 @@ impl Merging {
         while let Some(entry) = self.above.first_entry().filter(|entry| *entry.key() <= watermark) {
             let (number, body) = entry.remove_entry();
             if self.run.back().is_some_and(|(last, _)| last + 1 != number) {
+                // The object that stands between is newer than all of the run.
+                if self.work.is_none() && self.run.len() >= SHORT_RUN {
+                    self.merge(self.run.len());
+                }
                 self.forget();
             }
             self.run.push_back((number, body));
@@ -75,9 +82,12 @@ impl Merging {
     /// Begins to merge when a full run lies below the newest object.
     fn begin(&mut self) {
         let count = usize::try_from(FAN_IN).unwrap_or(usize::MAX);
-        if self.work.is_some() || self.run.len() <= count {
-            return;
+        if self.work.is_none() && self.run.len() > count {
+            self.merge(count);
         }
+    }
+
+    fn merge(&mut self, count: usize) {
         let taken: Vec<(u64, Body)> = self.run.drain(..count).collect();
         self.bytes -= taken.iter().map(|(_, body)| body.len()).sum::<usize>();
         self.work = Some(Box::pin(merge(self.tools.clone(), self.access.clone(), self.epoch, taken)));

@@ -92,6 +92,8 @@ pub(crate) struct Tenure {
     /// Where the source goes on after the newest step that we took.
     cursor: Option<Cursor>,
     vouched: Option<Timestamp>,
+    /// The newest vouched instant since the clocks were written down.
+    seen: Option<(Instant, Timestamp)>,
     /// Entries that go with the next object.
     extra: Vec<Entry>,
     settling: Option<BoxFuture<'static, Result<Settled>>>,
@@ -146,6 +148,7 @@ impl Tenure {
             settled_cursor: None,
             cursor,
             vouched,
+            seen: None,
             extra: Vec::new(),
             settling: None,
             settled: 0,
@@ -215,6 +218,7 @@ impl Tenure {
 
     fn take(&mut self, step: Step) -> Result<()> {
         self.cursor = Some(step.cursor.clone());
+        self.seen = self.seen.max(step.vouched);
         let quiet = matches!(step.item, Item::Quiet | Item::CaughtUp);
         if !quiet {
             self.ledger.receive(batcher::bytes(&step) as u64);
@@ -247,6 +251,8 @@ impl Tenure {
             self.progress_at = now + PROGRESS_EVERY;
             let changed = content::lock(self.packer.live()).changed();
             self.extra.extend(changed.into_iter().map(Entry::Progress));
+            let clocks = self.clocks(now);
+            self.extra.extend(clocks);
         }
         if self.heartbeat_at().is_some_and(|at| at <= now) {
             if self.batcher.is_empty() { self.seal(Composed::default(), None, 0, 0, false)? } else { self.close_batch()? }
@@ -268,6 +274,13 @@ impl Tenure {
             self.link.close().await;
         }
         Ok(())
+    }
+
+    /// The source's clock beside ours, as of the newest instant that it vouched for.
+    fn clocks(&mut self, now: Instant) -> Option<Entry> {
+        let (at, source) = self.seen.take()?;
+        let host = self.tools.clock.wall().minus(now.saturating_duration_since(at));
+        Some(Entry::Clocks { source: Some(source), host, store: None })
     }
 
     fn heartbeat_at(&self) -> Option<Instant> {
@@ -341,7 +354,7 @@ impl Tenure {
         waits: bool,
     ) -> Result<()> {
         let Composed { mut entries, closed, spans, marks, mark_count, rare, .. } = composed;
-        let runs = !self.extra.is_empty() || rare;
+        let runs = rare || self.extra.iter().any(|entry| !matches!(entry, Entry::Clocks { .. }));
         entries.append(&mut self.extra);
         entries.extend(cursor.clone().map(Entry::Cursor));
         let number = self.ledger.close(bytes, cursor, vouched)?;

@@ -33,6 +33,8 @@ pub(crate) struct Packer {
     tools: Tools,
     inlet: Inlet,
     open: Option<OpenPack>,
+    /// Close the open pack as soon as every piece that came before is in it.
+    flush: bool,
     next_pack: u64,
     next_state: u64,
     sealing: FuturesUnordered<BoxFuture<'static, Result<Sealed>>>,
@@ -87,6 +89,7 @@ impl Packer {
             tools,
             inlet,
             open: None,
+            flush: false,
             next_pack: 0,
             next_state: 0,
             sealing: FuturesUnordered::new(),
@@ -135,8 +138,8 @@ impl Packer {
                 Ok(())
             }
             Command::Flush => {
-                // Pieces that are still being sealed came before: the pack that takes them closes at its time.
-                self.close()
+                self.flush = true;
+                self.close_if_flushed()
             }
             Command::Layer { rows, done } => {
                 self.layers.push_back((rows, done));
@@ -160,7 +163,15 @@ impl Packer {
         let extent = open.builder.push(sealed.piece);
         open.waiting.push((sealed.ticket, extent));
         open.permits.push(sealed.permit);
-        if open.builder.is_full() { self.close() } else { Ok(()) }
+        if open.builder.is_full() { self.close() } else { self.close_if_flushed() }
+    }
+
+    fn close_if_flushed(&mut self) -> Result<()> {
+        if self.flush && self.sealing.is_empty() {
+            self.flush = false;
+            return self.close();
+        }
+        Ok(())
     }
 
     /// Sends the open pack on its way.
