@@ -47,9 +47,8 @@ pub struct Lineage {
 }
 
 impl Repository {
-    /// `expected` is the id from the configuration or the recovery kit. Without it the store's word is taken
-    /// for which repository this is: an identity that opens it proves it all the same, since only its own
-    /// ring is sealed to it.
+    /// `expected` is the id from the configuration or the recovery kit. Without it nothing is proven: whoever
+    /// owns the store can put a repository of his own there, sealed to the same recipients.
     ///
     /// # Errors
     /// `Configure` when there is no repository, another one, or one of a newer format.
