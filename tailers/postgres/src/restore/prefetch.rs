@@ -39,8 +39,9 @@ use crate::wal::SegmentSize;
 const SPOOL: u64 = 128 << 20;
 /// Segments read ahead at most, when they are small.
 const AHEAD: u64 = 16;
-/// Segments being read at once.
-const READERS: usize = 4;
+/// Segments being read at once. One: the view reads ahead within an answer, and knows where the next one begins
+/// only when the one before it has ended.
+const READERS: usize = 1;
 /// A request is one short line.
 const REQUEST_MAX: u64 = 16 << 10;
 pub(super) const SOCKET: &str = "socket";
