@@ -5,6 +5,7 @@
 
 mod base;
 mod cursor;
+mod doctor;
 mod health;
 pub mod records;
 pub mod restore;
@@ -15,6 +16,7 @@ pub mod wal;
 
 pub use base::BackupRequests;
 pub use cursor::{Position, Proof};
+pub use doctor::{Finding, Verdict};
 pub use health::{BaseHealth, Health, SharedHealth};
 pub use settings::{Ack, Settings, StandbyPolicy};
 pub use tail::Postgres;

@@ -25,6 +25,7 @@ use self::{follow::PostgresFollower, link::LinkState, settle::PostgresSettler};
 use crate::{
     base::{BackupRequests, Bases},
     cursor::Position,
+    doctor::{self, Finding},
     health::SharedHealth,
     settings::Settings,
     wal::Lsn,
@@ -110,6 +111,12 @@ impl Postgres {
     /// For `holdfast base-backup`.
     pub fn backup_requests(&self) -> BackupRequests {
         BackupRequests::new(self.shared.bases.clone())
+    }
+
+    /// For `holdfast check`: what is well at the server and what to change.
+    pub async fn examine(&self) -> Vec<Finding> {
+        let Shared { settings, config, slot, clock, .. } = &*self.shared;
+        doctor::examine(settings, config, slot, clock).await
     }
 
     /// Drops the slot at the server (`source retire`): the server then forgets what was not received.

@@ -17,14 +17,14 @@ pub(super) fn watch(shared: Arc<Shared>, link: Arc<LinkState>, host: Host, sql: 
         let mut sql = Some(sql);
         let mut counted_on = false;
         loop {
-            if let Some(open) = &sql {
-                if let Err(cause) = look(&shared, &link, open, &mut counted_on).await {
-                    tracing::debug!(cause = cause.chain(), "the slot could not be looked at");
-                    if sql::is_going_down(&cause) {
-                        link.stopping();
-                    }
-                    sql = None;
+            if let Some(open) = &sql
+                && let Err(cause) = look(&shared, &link, open, &mut counted_on).await
+            {
+                tracing::debug!(cause = cause.chain(), "the slot could not be looked at");
+                if sql::is_going_down(&cause) {
+                    link.stopping();
                 }
+                sql = None;
             }
             shared.clock.sleep(LOOK).await;
             if sql.is_none() {
@@ -69,10 +69,10 @@ async fn look(shared: &Arc<Shared>, link: &LinkState, sql: &Sql, counted_on: &mu
         health.sync_state = sync_state;
         health.waits = sync || shared.settings.ack == crate::settings::Ack::Remote;
     });
-    if let (Some(limit), Some(lag)) = (shared.settings.max_slot_lag, lag) {
-        if lag > limit {
-            give_slot_up(shared, link, lag);
-        }
+    if let (Some(limit), Some(lag)) = (shared.settings.max_slot_lag, lag)
+        && lag > limit
+    {
+        give_slot_up(shared, link, lag);
     }
     Ok(())
 }

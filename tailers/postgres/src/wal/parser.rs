@@ -251,10 +251,10 @@ impl Parser {
     /// Matches a page header with what we believed.
     fn enter(&mut self, header: PageHeader, at: Lsn, found: &mut Vec<Found>) {
         self.major = header.major;
-        if let Some(long) = header.long {
-            if long.segment != self.segment {
-                return self.damage(at, format!("segments are {} bytes long there", long.segment.bytes()), found);
-            }
+        if let Some(long) = header.long
+            && long.segment != self.segment
+        {
+            return self.damage(at, format!("segments are {} bytes long there", long.segment.bytes()), found);
         }
         let expected = match &self.state {
             State::Inside(open) => open.total.saturating_sub(open.got),
@@ -335,10 +335,10 @@ impl Parser {
             Some(Entry::Commit { xid, .. }) => *xid = self.widen(*xid),
             Some(Entry::Switch) => {
                 let next = self.segment.number(Lsn(end.0.saturating_sub(1))).saturating_add(1);
-                if let Some(until) = self.segment.start(next) {
-                    if until > self.position {
-                        self.state = State::Padding(until);
-                    }
+                if let Some(until) = self.segment.start(next)
+                    && until > self.position
+                {
+                    self.state = State::Padding(until);
                 }
             }
             _ => {}

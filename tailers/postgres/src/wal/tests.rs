@@ -26,7 +26,7 @@ impl Writer {
     fn page(&mut self, remaining: u32, extra: u16) {
         let at = self.at();
         assert_eq!(at % PAGE, 0);
-        let long = at % SEGMENT == 0;
+        let long = at.is_multiple_of(SEGMENT);
         let flags = u16::from(remaining > 0) | if long { 2 } else { 0 } | extra;
         self.bytes.extend(0xD110u16.to_le_bytes());
         self.bytes.extend(flags.to_le_bytes());
@@ -40,10 +40,10 @@ impl Writer {
         }
     }
     fn align(&mut self) {
-        while self.at() % 8 != 0 {
+        while !self.at().is_multiple_of(8) {
             self.bytes.push(0);
         }
-        if self.at() % PAGE == 0 {
+        if self.at().is_multiple_of(PAGE) {
             self.page(0, 0);
         }
     }
@@ -68,12 +68,12 @@ impl Writer {
         self.align();
         let begin = self.at();
         for (index, byte) in record.iter().enumerate() {
-            if self.at() % PAGE == 0 {
+            if self.at().is_multiple_of(PAGE) {
                 self.page(total - index as u32, 0);
             }
             self.bytes.push(*byte);
         }
-        while self.at() % 8 != 0 {
+        while !self.at().is_multiple_of(8) {
             self.bytes.push(0);
         }
         (begin, self.at())
@@ -83,7 +83,7 @@ impl Writer {
     }
     fn switch(&mut self) {
         self.record(0, 0x40, 0, &[]);
-        while self.at() % SEGMENT != 0 {
+        while !self.at().is_multiple_of(SEGMENT) {
             self.bytes.push(0);
         }
         self.page(0, 0);

@@ -84,10 +84,11 @@ impl Tail {
             Item::Log { span, bytes, marks, .. } => {
                 assert_eq!(span.len(), bytes.len() as u64);
                 assert!(bytes.len() <= Item::BYTES_MAX);
-                if let Some((last, _)) = self.log.last() {
-                    if last.branch == span.branch && self.gaps.is_empty() {
-                        assert_eq!(last.to, span.from, "the log has a hole");
-                    }
+                if let Some((last, _)) = self.log.last()
+                    && last.branch == span.branch
+                    && self.gaps.is_empty()
+                {
+                    assert_eq!(last.to, span.from, "the log has a hole");
                 }
                 for mark in marks {
                     assert!(mark.place.position <= span.to && mark.begin < mark.place.position);
