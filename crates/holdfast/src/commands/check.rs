@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use holdfast_core::{Act, Clock, Error, Random, Result, Sink, Tailer};
-use holdfast_postgres::Postgres;
+use holdfast_postgres::{Postgres, Verdict};
 use holdfast_repo::view::Repository;
 use serde::Serialize;
 
@@ -153,6 +153,15 @@ async fn check_source(
                 lines.add(name, "identity of the source", State::Bad, format!("«{}» is not the source that the repository knows: the wrong server, or after a rebuild «holdfast source adopt {name}»", identity.text));
             }
         }
+    }
+    let tailer = Postgres::new(source.postgres.clone(), name, Clock::system())?;
+    for finding in tailer.examine().await {
+        let state = match finding.verdict {
+            Verdict::Good => State::Good,
+            Verdict::Note => State::Note,
+            Verdict::Bad => State::Bad,
+        };
+        lines.add(name, finding.what, state, finding.sentence);
     }
     Ok(())
 }
