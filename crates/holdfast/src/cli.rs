@@ -84,9 +84,9 @@ pub struct Init {
 #[derive(Debug, Args)]
 pub struct IdentityArgs {
     /// The identity file that keygen wrote.
-    #[arg(long, env = "HOLDFAST_IDENTITY_FILE")]
-    pub identity: PathBuf,
-    /// File with the passphrase of the identity, where it has one.
+    #[arg(long, env = "HOLDFAST_IDENTITY_FILE", required_unless_present = "passphrase_file")]
+    pub identity: Option<PathBuf>,
+    /// File with the passphrase of the identity. Without --identity, of one that is stored in the repository.
     #[arg(long, env = "HOLDFAST_PASSPHRASE_FILE")]
     pub passphrase_file: Option<PathBuf>,
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use holdfast_core::{Error, Result};
-use holdfast_repo::keys::{Identity, ProtectedIdentity, SourceKey};
+use holdfast_repo::{
+    keys::{Identity, ProtectedIdentity, SourceKey},
+    view::Repository,
+};
 use zeroize::Zeroizing;
 
 use crate::cli::IdentityArgs;
@@ -54,9 +57,27 @@ pub fn passphrase(path: &Path) -> Result<Zeroizing<String>> {
     Ok(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
-/// The identity that a command was given.
-pub fn identity(args: &IdentityArgs) -> Result<Identity> {
-    identity_from(&args.identity, args.passphrase_file.as_deref())
+/// The identity that a command was given, or, with a passphrase alone, the one stored in the repository that it
+/// opens.
+pub async fn identity(args: &IdentityArgs, repository: &Repository) -> Result<Identity> {
+    if let Some(path) = &args.identity {
+        return identity_from(path, args.passphrase_file.as_deref());
+    }
+    let file = args.passphrase_file.as_deref().ok_or_else(|| {
+        Error::configure(
+            "an identity is needed: --identity FILE, or --passphrase-file for one stored in the repository",
+        )
+    })?;
+    let passphrase = passphrase(file)?;
+    let stored = repository.protected_identities().await?;
+    let opened = stored.iter().find_map(|identity| identity.open(&passphrase).ok());
+    opened.ok_or_else(|| {
+        Error::configure(format!(
+            "the passphrase in {} opens none of the {} identities that are stored in the repository; give the identity's file by --identity",
+            file.display(),
+            stored.len()
+        ))
+    })
 }
 
 pub fn identity_from(path: &Path, passphrase_file: Option<&Path>) -> Result<Identity> {

@@ -9,6 +9,7 @@ use holdfast_repo::{
 };
 
 use crate::{
+    cli::IdentityArgs,
     config::Config,
     keys,
     store::{self, Patience, Store},
@@ -22,11 +23,34 @@ pub struct Opened {
     identity: Option<Identity>,
 }
 
-/// Opens a source by its name: by the identity when there is one, else by the configured key file.
-pub async fn open(config: &Config, name: &str, identity: Option<Identity>) -> Result<Opened> {
+/// The repository alone.
+pub async fn repository(config: &Config) -> Result<(Store, Repository)> {
     let (clock, random) = (Clock::system(), Random::system());
     let store = store::open(&config.repository, Patience::Minutes, &clock, &random).await?;
     let repository = Repository::open(store.sink.clone(), Some(config.id()?)).await?;
+    Ok((store, repository))
+}
+
+/// Opens a source by its name: by the identity when there is one, else by the configured key file.
+pub async fn open(config: &Config, name: &str, identity: Option<Identity>) -> Result<Opened> {
+    let (store, repository) = repository(config).await?;
+    source(config, name, store, repository, identity).await
+}
+
+/// As [`open`], for a command that must have an identity.
+pub async fn open_with(config: &Config, name: &str, identity: &IdentityArgs) -> Result<Opened> {
+    let (store, repository) = repository(config).await?;
+    let identity = keys::identity(identity, &repository).await?;
+    source(config, name, store, repository, Some(identity)).await
+}
+
+async fn source(
+    config: &Config,
+    name: &str,
+    store: Store,
+    repository: Repository,
+    identity: Option<Identity>,
+) -> Result<Opened> {
     let source = match &identity {
         Some(identity) => repository.source(name, identity).await?,
         None => repository.source_by_key(&keys::source_key(&config.source(name)?.common.key_file)?).await?,

@@ -13,6 +13,9 @@ pub fn completions(shell: clap_complete::Shell) -> Result<()> {
 }
 
 pub fn man(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|cause| {
+        Error::configure(format!("the folder {} cannot be made", folder.display())).because(cause)
+    })?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(|cause| {
         Error::configure(format!("the man pages cannot be written into {}", folder.display())).because(cause)
     })

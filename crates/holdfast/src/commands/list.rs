@@ -102,6 +102,12 @@ pub async fn run(args: &List, config: &Config, json: bool) -> Result<()> {
             .collect();
         output::line("");
         output::table(&["time", "restore point", "id or name", "timeline", "LSN"], &rows);
+        if points.len() >= args.limit {
+            output::line(format!(
+                "the list ends at --limit {}; later points of the window are not shown",
+                args.limit
+            ));
+        }
     }
     Ok(())
 }
@@ -126,7 +132,16 @@ async fn points(view: &dyn View, (from, to): (Timestamp, Timestamp), limit: usiz
     let catalog = view.catalog();
     let slack = std::time::Duration::from_secs(60);
     let mut points = Vec::new();
+    // What lies before the first base backup is held, but nothing can be restored to it.
+    let first = |branch| {
+        let serves = catalog.checkpoints.iter().map(|checkpoint| checkpoint.serves);
+        serves
+            .filter(|place| place.branch <= branch)
+            .min()
+            .map(|place| if place.branch == branch { place.position } else { 0 })
+    };
     for span in &catalog.spans {
+        let Some(first) = first(span.branch) else { continue };
         // Samples are sparse and sorted within a branch: begin at the last one before the window.
         let samples = catalog.samples.iter().filter(|sample| sample.place.branch == span.branch);
         let begin = samples
@@ -142,7 +157,10 @@ async fn points(view: &dyn View, (from, to): (Timestamp, Timestamp), limit: usiz
                 break;
             }
             let beyond = found.marks.first().is_some_and(|mark| mark.time > to.plus(slack));
-            let inside = found.marks.iter().filter(|mark| from <= mark.time && mark.time <= to);
+            let inside = found
+                .marks
+                .iter()
+                .filter(|mark| from <= mark.time && mark.time <= to && first <= mark.place.position);
             points.extend(inside.map(point).take(limit.saturating_sub(points.len())));
             rest.from = found.covered.to;
             if beyond {

@@ -16,7 +16,7 @@ use holdfast_repo::{
 use crate::{
     cli::{RecoveryAction, Restore},
     config::Config,
-    keys, output,
+    output,
     reading::{self, Opened},
     session::Blob,
 };
@@ -26,9 +26,13 @@ const START_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
     let wish = wish(args)?;
+    if args.exclusive && matches!(wish, Wish::Latest | Wish::Immediate) {
+        return Err(Error::configure(
+            "--exclusive stops just before a commit, record or point that was named: give it with --at, --lsn, --xid or --name",
+        ));
+    }
     let restorer = restorer(args)?;
-    let identity = keys::identity(&args.identity)?;
-    let opened = reading::open(config, &args.name, Some(identity)).await?;
+    let opened = reading::open_with(config, &args.name, &args.identity).await?;
     // The hold comes before the plan (R9), so that nothing planned is removed meanwhile.
     let hold = if args.plan { None } else { place_hold(&opened).await? };
     let (view, moment) = resolve(args, &opened, &restorer, &wish).await?;

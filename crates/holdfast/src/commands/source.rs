@@ -6,14 +6,12 @@ use holdfast_repo::{
     keys::SourceKey,
     names::Name,
     ring::{SourceContent, SourceEntry, SourceRingDraft},
-    view::Repository,
 };
 
 use crate::{
     cli::{IdentityArgs, Kind, Source},
     config::Config,
-    keys, output,
-    store::{self, Patience},
+    keys, output, reading,
 };
 
 pub async fn run(args: &Source, config: &Config, json: bool) -> Result<()> {
@@ -38,9 +36,8 @@ async fn add(
     json: bool,
 ) -> Result<()> {
     let (clock, random) = (Clock::system(), Random::system());
-    let identity = keys::identity(identity)?;
-    let store = store::open(&config.repository, Patience::Minutes, &clock, &random).await?;
-    let repository = Repository::open(store.sink.clone(), Some(config.id()?)).await?;
+    let (store, repository) = reading::repository(config).await?;
+    let identity = keys::identity(identity, &repository).await?;
     let ring = repository.ring().await?;
     let secrets = ring.secrets(&identity)?;
     if secrets.content.sources.iter().any(|known| known.name == name) {
@@ -102,9 +99,8 @@ async fn create(sink: &dyn Sink, name: Name, bytes: Vec<u8>) -> Result<()> {
 async fn adopt(name: &str, identity: &IdentityArgs, config: &Config, json: bool) -> Result<()> {
     let (clock, random) = (Clock::system(), Random::system());
     let configured = config.source(name)?;
-    let identity = keys::identity(identity)?;
-    let store = store::open(&config.repository, Patience::Minutes, &clock, &random).await?;
-    let repository = Repository::open(store.sink.clone(), Some(config.id()?)).await?;
+    let (store, repository) = reading::repository(config).await?;
+    let identity = keys::identity(identity, &repository).await?;
     let root = repository.ring().await?.secrets(&identity)?.root;
     let source = repository.source(name, &identity).await?;
     let tailer = Postgres::new(configured.postgres.clone(), name, clock.clone())?;

@@ -46,7 +46,7 @@ pub async fn run(args: &Status, config: &Config, json: bool) -> Result<ExitCode>
     }
     if json {
         output::json(&lines)?;
-    } else {
+    } else if !lines.is_empty() {
         print(&lines);
     }
     Ok(failed.map_or(ExitCode::SUCCESS, exit_code))
