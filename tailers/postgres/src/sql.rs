@@ -23,7 +23,8 @@ pub type Row = Vec<Option<String>>;
 
 impl Sql {
     pub async fn open(config: &Config, host: &Host, clock: &Clock) -> Result<Self> {
-        let database = config.database.clone().unwrap_or_else(|| config.user.clone());
+        // Not the user's name as libpq does: a role made for replication has no database of its own.
+        let database = config.database.clone().unwrap_or_else(|| "postgres".to_owned());
         let mut wanted = pg::Config::new();
         wanted.user(&config.user).dbname(&database).port(host.port).application_name("holdfast");
         wanted.connect_timeout(config.connect_timeout.unwrap_or(PATIENCE));
