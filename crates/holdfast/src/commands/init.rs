@@ -52,7 +52,9 @@ pub async fn run(args: &Init, config: &Config, json: bool) -> Result<()> {
         eprintln!("  identity    of {name} (its recipient is {recipient})");
     }
     if !args.stored.is_empty() {
-        eprintln!("  passphrase  of the identity that is stored in the repository: --passphrase-file alone is enough");
+        eprintln!(
+            "  passphrase  of the identity that is stored in the repository: --passphrase-file alone is enough"
+        );
     }
     eprintln!(
         "  A settings file with these two lines in [repository], id and url, an identity and one command"
