@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{Tail, settings, tailer};
 use holdfast_core::{Act, Branch};
 use holdfast_harness::{Major, Options, Server, Stop};
+use holdfast_testkit::MemoryContent;
 use holdfast_postgres::{Settings, StandbyPolicy, records::NoteBody, wal::History};
 
 macro_rules! on {
@@ -93,6 +94,14 @@ async fn a_switch_while_following(major: Major) {
     }
     assert_eq!(tail.branch(), Branch(2));
     assert!(histories(&tail).iter().any(|one| one.timeline == 2));
+
+    // Somebody who begins just now begins where the segment does, on the old timeline if need be.
+    let mut fresh = settings(&standby);
+    fresh.slot = Some("fresh".to_owned());
+    let mut fresh = Tail::resume(tailer(fresh), None, MemoryContent::default()).await.unwrap();
+    fresh.backed_up(1).await;
+    assert_eq!(fresh.log[0].0.from % (16 << 20), 0);
+    assert_eq!(fresh.branch(), Branch(2));
 }
 
 on!(a_switch_while_following: switch_13 V13, switch_14 V14, switch_16 V16, switch_18 V18);
@@ -160,7 +169,6 @@ async fn a_standby_is_refused_when_told_so() {
     let standby = Server::standby_of(&primary, "standby").await.unwrap();
     let mut strict = settings(&standby);
     strict.standby = StandbyPolicy::Refuse;
-    let content = holdfast_testkit::MemoryContent::default();
-    let cause = Tail::resume(tailer(strict), None, content).await.err().unwrap();
+    let cause = Tail::resume(tailer(strict), None, MemoryContent::default()).await.err().unwrap();
     assert!(cause.is_passing() && cause.to_string().contains("standby"), "{cause}");
 }

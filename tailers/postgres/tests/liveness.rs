@@ -194,3 +194,34 @@ async fn never_acknowledged_beyond_what_was_received() {
     let restart: Lsn = server.value("select restart_lsn from pg_replication_slots").await.unwrap().parse().unwrap();
     assert!(restart.0 <= health.received.0);
 }
+
+/// A stream that is opened again goes on behind what it took in; the slot stays where the last settled byte is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_in_is_not_taken_for_durable() {
+    let server = Server::start(Major::V18).await.unwrap();
+    server.sql("create table t (n int)").await.unwrap();
+    let mut tail = Tail::open(&server).await;
+    tail.backed_up(1).await;
+    let durable = Position::decode(tail.cursor.as_ref().unwrap()).unwrap().lsn;
+    tail.settles = false;
+    server.sql("insert into t select generate_series(1, 1000)").await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    tail.reach(&end).await;
+    let cursor = tail.cursor.clone();
+    drop(tail.follower);
+    let mut tail = Tail::resume(tail.tailer, cursor, tail.content).await.unwrap();
+    tail.settles = false;
+    server.sql("insert into t values (0)").await.unwrap();
+    let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+    tail.reach(&end).await;
+    for _ in 0..3 {
+        tail.step().await.unwrap();
+    }
+    assert!(tail.tailer.health().read().acknowledged <= durable);
+    let restart: Lsn = server.value("select restart_lsn from pg_replication_slots").await.unwrap().parse().unwrap();
+    assert!(restart <= durable, "{restart} of {durable}");
+    let cursor = tail.cursor.clone().unwrap();
+    tail.settler.settle(&cursor).await.unwrap();
+    let lsn = Position::decode(&cursor).unwrap().lsn;
+    tail.until(|tail| tail.tailer.health().read().acknowledged >= lsn).await;
+}

@@ -4,7 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use holdfast_core::{Bytes, Catalog, Held, Layer, Result, Row, State};
 
-/// Rows read at once: one call serves the small files that follow, and a good part of a large one.
+/// Rows read at once: few at the beginning of a file, since most are small and come in no order; many within a
+/// large one.
+const FIRST: usize = 8;
 const AHEAD: usize = 256;
 /// Pages of rows remembered: the server sends a folder's files in no order.
 const PAGES: usize = 64;
@@ -63,7 +65,9 @@ impl Known {
     }
 
     async fn read(&mut self, key: &[u8]) -> Result<u64> {
-        let rows = self.state.rows(&self.layers, key, AHEAD).await?;
+        // The last four bytes number the piece.
+        let begins = key.last_chunk::<4>() == Some(&[0; 4]);
+        let rows = self.state.rows(&self.layers, key, if begins { FIRST } else { AHEAD }).await?;
         if self.pages.len() >= PAGES {
             let oldest = self.pages.iter().min_by_key(|(_, page)| page.used).map(|(id, _)| *id);
             if let Some(oldest) = oldest {

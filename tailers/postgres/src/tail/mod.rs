@@ -143,9 +143,7 @@ impl Tailer for Postgres {
     ) -> Result<(Box<dyn Follower>, Box<dyn Settler>)> {
         let from = cursor.as_ref().map(Position::decode).transpose()?;
         self.shared.set_link(None);
-        if let Some(from) = &from {
-            self.shared.settle(from.timeline, from.lsn);
-        }
+        // The cursor tells what the stream took in, which need not be durable yet: only `settle` moves the slot.
         let connected = Box::pin(connect::connect(&self.shared, from, &state.catalog())).await?;
         let follower = PostgresFollower::begin(self.shared.clone(), connected, content, state)?;
         Ok((Box::new(follower), Box::new(PostgresSettler::new(self.shared.clone()))))

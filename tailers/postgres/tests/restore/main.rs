@@ -440,6 +440,41 @@ async fn a_start_check_compares_promise_and_server() -> Result<()> {
     Ok(())
 }
 
+/// The last record of all is the end of a segment: whole, or with its padding still on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_may_end_with_a_switch() -> Result<()> {
+    for major in Major::ENDS {
+        let Story { mut source, .. } = story(Options::new(major).segment_mib(64)).await?;
+        source.server.sql("select pg_switch_wal()").await?;
+        source.wal_as_it_is().await?;
+        let check = StartCheck {
+            bin: Some(source.server.bin().to_owned()),
+            version: major.number() * 10_000,
+            role: "postgres".into(),
+            keep: false,
+            patience: Duration::from_secs(60),
+        };
+        for cut in [0, 1 << 20] {
+            let span = source.view.catalog.spans.last_mut().context("no log")?;
+            span.to -= cut;
+            let place = Place::new()?;
+            source.dump(place.dump())?;
+            let view = source.lend();
+            let (moment, _) = place.restore(&Wish::Latest, Arc::clone(&view) as Arc<dyn View>).await?;
+            source.take_back(view)?;
+            holdfast_harness::User::give_all(&place.target.data)?;
+            start_check(&check, &place.target, &moment, &Clock::system())
+                .await
+                .with_context(|| format!("{major}, cut by {cut}"))?;
+            let mut server = place.server(major).await?;
+            server.start_again().await?;
+            assert_eq!(server.value("select count(*) from t").await?, "20");
+            server.stop(Stop::Fast).await?;
+        }
+    }
+    Ok(())
+}
+
 /// A view whose store goes away after so many reads of content.
 struct Failing {
     view: Arc<MemoryView>,

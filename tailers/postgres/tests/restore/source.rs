@@ -189,6 +189,11 @@ impl Source {
     /// Takes all WAL that the server has flushed since last time, with its marks, histories and parameter changes.
     pub async fn wal(&mut self) -> Result<()> {
         self.server.sql("create table if not exists flush_(i int); insert into flush_ values (1)").await?;
+        self.wal_as_it_is().await
+    }
+
+    /// As [`Self::wal`], without a commit of its own.
+    pub async fn wal_as_it_is(&mut self) -> Result<()> {
         let timeline = self.server.timeline().await?;
         let end: Lsn = self.server.value("select pg_current_wal_flush_lsn()").await?.parse()?;
         let now = self.now().await?;
