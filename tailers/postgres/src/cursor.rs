@@ -49,7 +49,8 @@ impl Position {
     }
 
     pub fn decode(cursor: &Cursor) -> Result<Self> {
-        let bad = "the cursor in the repository cannot be read: it is damaged, or of a newer version of holdfast";
+        let bad =
+            "the cursor in the repository cannot be read: it is damaged, or of a newer version of holdfast";
         match postcard::take_from_bytes(&cursor.0) {
             Ok((Form::V1(position), [])) if position.proof.from <= position.lsn => Ok(position),
             Ok(_) => Err(Error::corrupt(bad)),

@@ -168,7 +168,9 @@ fn synchronous(settings: &Settings, config: &Config, names: &str, findings: &mut
     let own = config.application_name.as_deref().unwrap_or("holdfast");
     let (counts, only) = counted(names, own);
     let (verdict, sentence) = match (settings.ack, counts) {
-        (Ack::Async, false) => (Verdict::Good, "does not name us: commits never wait for holdfast".to_owned()),
+        (Ack::Async, false) => {
+            (Verdict::Good, "does not name us: commits never wait for holdfast".to_owned())
+        }
         (Ack::Async, true) => (
             Verdict::Bad,
             format!(
@@ -177,7 +179,9 @@ fn synchronous(settings: &Settings, config: &Config, names: &str, findings: &mut
         ),
         (Ack::Remote, false) => (
             Verdict::Note,
-            format!("«{names}» does not name us, so commits do not wait: add {own}, as in ANY 1 ({own}, standby)"),
+            format!(
+                "«{names}» does not name us, so commits do not wait: add {own}, as in ANY 1 ({own}, standby)"
+            ),
         ),
         (Ack::Remote, true) if only => (
             Verdict::Note,
@@ -214,11 +218,15 @@ async fn slot_state(sql: &Sql, slot: &str, findings: &mut Findings) -> Result<()
         (None, _) => (Verdict::Note, format!("{slot} does not exist yet: «holdfast run» makes it")),
         (Some("physical"), Some("lost")) => (
             Verdict::Bad,
-            format!("{slot} was given up by the server: «holdfast run» makes it anew, and records a gap if log is gone"),
+            format!(
+                "{slot} was given up by the server: «holdfast run» makes it anew, and records a gap if log is gone"
+            ),
         ),
         (Some("physical"), Some("unreserved")) => (
             Verdict::Bad,
-            format!("{slot} is about to be given up by the server: holdfast must catch up before its next checkpoint"),
+            format!(
+                "{slot} is about to be given up by the server: holdfast must catch up before its next checkpoint"
+            ),
         ),
         (Some("physical"), status) => {
             let used = if column(2).as_deref() == Some("t") { "in use" } else { "not in use" };
@@ -280,7 +288,8 @@ async fn retention(
         findings.add(what, Verdict::Note, sentence);
         return Ok(());
     }
-    let mut sentence = "no limit: while holdfast is away the server keeps all its log, until its disk is full".to_owned();
+    let mut sentence =
+        "no limit: while holdfast is away the server keeps all its log, until its disk is full".to_owned();
     if let Some(rate) = rate(sql, major).await? {
         sentence += &format!(". It writes about {} of log an hour", text::show_size((rate * 3600.0) as u64));
         if let Some(hours) = hours_left(sql, facts, rate).await {
@@ -321,7 +330,8 @@ async fn clocks(sql: &Sql, clock: &Clock, findings: &mut Findings) -> Result<()>
     let apart = server.since(ours).max(ours.since(server));
     let sentence = format!("the server's clock and ours are {} apart", text::show_duration(apart));
     let verdict = if apart <= SKEW { Verdict::Good } else { Verdict::Note };
-    let advice = if apart <= SKEW { "" } else { ": times in a restore are the server's; run a time service on both" };
+    let advice =
+        if apart <= SKEW { "" } else { ": times in a restore are the server's; run a time service on both" };
     findings.add("clock", verdict, sentence + advice);
     Ok(())
 }

@@ -73,10 +73,14 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
     /// `size` bytes in `size.div_ceil(PIECE)` rows (one row when empty), each holding one extent (none when empty).
-    File { size: u64 },
+    File {
+        size: u64,
+    },
     Folder,
     /// A symbolic link; tablespace links under `pg_tblspc` are not kept, see [`Base::tablespaces`].
-    Link { target: String },
+    Link {
+        target: String,
+    },
 }
 
 #[derive(Serialize, Deserialize)]

@@ -60,7 +60,10 @@ async fn whole_and_sent_once(major: Major) {
     let folder = server.new_folder("space").unwrap();
     server.sql(&format!("create tablespace space location '{}'", folder.display())).await.unwrap();
     server.sql("create table large (n int, filler text) tablespace space").await.unwrap();
-    server.sql("insert into large select n, repeat('x', 1000) from generate_series(1, 3000) n").await.unwrap();
+    server
+        .sql("insert into large select n, repeat('x', 1000) from generate_series(1, 3000) n")
+        .await
+        .unwrap();
     server.sql("create table nothing ()").await.unwrap();
     let mut tail = Tail::open(&server).await;
     tail.backed_up(1).await;
@@ -68,7 +71,9 @@ async fn whole_and_sent_once(major: Major) {
     let contents = files(&tail.content, &first);
     assert!(check_manifest(&contents) > 500);
     assert!(contents.contains_key("backup_label") && contents.contains_key("global/pg_control"));
-    assert!(contents.iter().any(|(path, bytes)| path.starts_with("pg_tblspc/") && bytes.len() as u64 > 3 * PIECE));
+    assert!(
+        contents.iter().any(|(path, bytes)| path.starts_with("pg_tblspc/") && bytes.len() as u64 > 3 * PIECE)
+    );
     let base = Base::decode(&first.body).unwrap();
     assert_eq!(base.version / 10_000, major.number());
     assert_eq!(base.system_identifier, server.system_identifier().await.unwrap());
@@ -82,7 +87,12 @@ async fn whole_and_sent_once(major: Major) {
     tail.backed_up(2).await;
     let second = tail.content.snapshot().checkpoints.remove(1);
     check_manifest(&files(&tail.content, &second));
-    assert!(first.sent > 10 << 20 && second.sent < first.sent / 8, "{} of {} bytes were sent again", second.sent, second.bytes);
+    assert!(
+        first.sent > 10 << 20 && second.sent < first.sent / 8,
+        "{} of {} bytes were sent again",
+        second.sent,
+        second.bytes
+    );
 }
 
 macro_rules! on {

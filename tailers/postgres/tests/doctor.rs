@@ -44,7 +44,10 @@ async fn each_mistake_has_its_sentence() {
         .start()
         .await
         .unwrap();
-    server.sql("set synchronous_commit = local; select pg_create_physical_replication_slot('other')").await.unwrap();
+    server
+        .sql("set synchronous_commit = local; select pg_create_physical_replication_slot('other')")
+        .await
+        .unwrap();
     let findings = tailer(settings(&server)).examine().await;
     let verdict = |what: &str| finding(&findings, what).verdict;
     assert_eq!(verdict("full_page_writes"), Verdict::Bad);

@@ -14,11 +14,15 @@ use holdfast_postgres::{
 async fn every_commit_is_a_mark(major: Major) {
     let server = Server::start(major).await.unwrap();
     let mut tail = Tail::open(&server).await;
-    assert_eq!(tail.tailer.identity().await.unwrap().text, server.system_identifier().await.unwrap().to_string());
+    assert_eq!(
+        tail.tailer.identity().await.unwrap().text,
+        server.system_identifier().await.unwrap().to_string()
+    );
     server.sql("create table t (n int)").await.unwrap();
     let mut xids = Vec::new();
     for n in 0..20 {
-        let xid = server.value(&format!("insert into t values ({n}) returning pg_current_xact_id()::text")).await;
+        let xid =
+            server.value(&format!("insert into t values ({n}) returning pg_current_xact_id()::text")).await;
         xids.push(xid.unwrap().parse::<u64>().unwrap());
     }
     server.value("select pg_create_restore_point('a named place')").await.unwrap();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::{Tail, settings, tailer};
 use holdfast_core::{Act, Branch};
 use holdfast_harness::{Major, Options, Server, Stop};
-use holdfast_testkit::MemoryContent;
 use holdfast_postgres::{Settings, StandbyPolicy, records::NoteBody, wal::History};
+use holdfast_testkit::MemoryContent;
 
 macro_rules! on {
     ($name:ident: $($test:ident $major:ident),*) => { $(
@@ -22,7 +22,11 @@ macro_rules! on {
 
 fn histories(tail: &Tail) -> Vec<History> {
     let notes = tail.content.snapshot().notes;
-    notes.iter().filter_map(|note| NoteBody::decode(&note.body).unwrap().history()).map(Result::unwrap).collect()
+    notes
+        .iter()
+        .filter_map(|note| NoteBody::decode(&note.body).unwrap().history())
+        .map(Result::unwrap)
+        .collect()
 }
 
 async fn caught_up(standby: &Server, primary: &Server) {

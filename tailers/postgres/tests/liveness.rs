@@ -191,7 +191,8 @@ async fn never_acknowledged_beyond_what_was_received() {
     }
     let health = tail.tailer.health().read();
     assert!(health.acknowledged <= health.received && health.acknowledged >= true_one.lsn);
-    let restart: Lsn = server.value("select restart_lsn from pg_replication_slots").await.unwrap().parse().unwrap();
+    let restart: Lsn =
+        server.value("select restart_lsn from pg_replication_slots").await.unwrap().parse().unwrap();
     assert!(restart.0 <= health.received.0);
 }
 
@@ -218,7 +219,8 @@ async fn what_was_taken_in_is_not_taken_for_durable() {
         tail.step().await.unwrap();
     }
     assert!(tail.tailer.health().read().acknowledged <= durable);
-    let restart: Lsn = server.value("select restart_lsn from pg_replication_slots").await.unwrap().parse().unwrap();
+    let restart: Lsn =
+        server.value("select restart_lsn from pg_replication_slots").await.unwrap().parse().unwrap();
     assert!(restart <= durable, "{restart} of {durable}");
     let cursor = tail.cursor.clone().unwrap();
     tail.settler.settle(&cursor).await.unwrap();

@@ -62,7 +62,10 @@ async fn lost_with_bytes(major: Major) {
     let gaps = tail.content.snapshot().gaps;
     assert!(gaps[0].cause.contains("removed"), "{}", gaps[0].cause);
     assert_eq!(tail.tailer.health().read().slots_lost, 1);
-    server.wait_for("select wal_status <> 'lost' from pg_replication_slots", Duration::from_secs(5)).await.unwrap();
+    server
+        .wait_for("select wal_status <> 'lost' from pg_replication_slots", Duration::from_secs(5))
+        .await
+        .unwrap();
     server.sql("insert into t values ('after')").await.unwrap();
     let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
     tail.reach(&end).await;
@@ -90,7 +93,10 @@ async fn lost_without_bytes(major: Major) {
     drop(tail.follower);
     server.wait_for("select not active from pg_replication_slots", Duration::from_secs(10)).await.unwrap();
     server.sql("checkpoint").await.unwrap();
-    server.wait_for("select wal_status = 'lost' from pg_replication_slots", Duration::from_secs(10)).await.unwrap();
+    server
+        .wait_for("select wal_status = 'lost' from pg_replication_slots", Duration::from_secs(10))
+        .await
+        .unwrap();
     let mut tail = Tail::resume(tail.tailer, cursor, tail.content).await.unwrap();
     server.sql("insert into t values ('after')").await.unwrap();
     let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
@@ -99,7 +105,10 @@ async fn lost_without_bytes(major: Major) {
     let health = tail.tailer.health().read();
     assert_eq!(health.slots_lost, 1);
     assert!(health.notice.contains("no log was lost"), "{}", health.notice);
-    server.wait_for("select wal_status <> 'lost' from pg_replication_slots", Duration::from_secs(5)).await.unwrap();
+    server
+        .wait_for("select wal_status <> 'lost' from pg_replication_slots", Duration::from_secs(5))
+        .await
+        .unwrap();
 }
 
 on!(lost_without_bytes: only_slot_13 V13, only_slot_16 V16, only_slot_18 V18);
@@ -116,12 +125,12 @@ async fn a_slot_ahead_is_no_place_to_go_on() {
     tail.settler.close().await.unwrap();
     drop(tail.follower);
     server.sql("insert into t select generate_series(1, 1000)").await.unwrap();
+    server.wait_for("select not active from pg_replication_slots", Duration::from_secs(10)).await.unwrap();
+    server.sql("select pg_drop_replication_slot('holdfast_test')").await.unwrap();
     server
-        .wait_for("select not active from pg_replication_slots", Duration::from_secs(10))
+        .sql("checkpoint; select pg_create_physical_replication_slot('holdfast_test', true)")
         .await
         .unwrap();
-    server.sql("select pg_drop_replication_slot('holdfast_test')").await.unwrap();
-    server.sql("checkpoint; select pg_create_physical_replication_slot('holdfast_test', true)").await.unwrap();
     let mut tail = Tail::resume(tail.tailer, cursor, tail.content).await.unwrap();
     let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
     tail.reach(&end).await;
@@ -136,8 +145,9 @@ async fn the_slot_is_given_up_at_our_own_limit() {
     server.sql("create table t (filler text)").await.unwrap();
     let mut limited = settings(&server);
     limited.max_slot_lag = Some(4 << 20);
-    let mut tail =
-        Tail::resume(common::tailer(limited), None, holdfast_testkit::MemoryContent::default()).await.unwrap();
+    let mut tail = Tail::resume(common::tailer(limited), None, holdfast_testkit::MemoryContent::default())
+        .await
+        .unwrap();
     tail.backed_up(1).await;
     tail.settles = false;
     for _ in 0..8 {

@@ -88,7 +88,9 @@ pub(super) async fn take(
     let run = files.finish().await?;
     let suspect = damage.map(|error| error.to_string());
     if let Some(suspect) = &suspect {
-        tracing::error!("the server found damaged pages during the base backup: {suspect}. It is kept and marked suspect");
+        tracing::error!(
+            "the server found damaged pages during the base backup: {suspect}. It is kept and marked suspect"
+        );
         let notice = format!("the newest base backup holds damaged pages: {suspect}");
         bases.health.change(|health| health.notice = notice);
     }

@@ -97,7 +97,9 @@ impl Files {
 
     /// The open file is whole. `size` corrects what was said at its beginning.
     pub async fn end(&mut self, size: Option<u64>) -> Result<()> {
-        let Some(open) = self.open.as_mut() else { return Err(Error::bug("a file ended that did not begin")) };
+        let Some(open) = self.open.as_mut() else {
+            return Err(Error::bug("a file ended that did not begin"));
+        };
         if let (Some(size), EntryKind::File { size: stated }) = (size, &mut open.entry.kind) {
             *stated = size;
         }
@@ -138,12 +140,12 @@ impl Files {
             open.piece = 1;
             return Ok(());
         }
-        let key = PieceKey { tablespace: open.tablespace, path: open.path.clone(), piece: open.piece }.encode();
+        let key =
+            PieceKey { tablespace: open.tablespace, path: open.path.clone(), piece: open.piece }.encode();
         let value = if open.piece == 0 { open.entry.encode()? } else { Bytes::new() };
-        open.piece = open
-            .piece
-            .checked_add(1)
-            .ok_or_else(|| Error::corrupt("a file of the base backup has more pieces than a file can have"))?;
+        open.piece = open.piece.checked_add(1).ok_or_else(|| {
+            Error::corrupt("a file of the base backup has more pieces than a file can have")
+        })?;
         if bytes.is_empty() {
             return self.run.row(Row { key, value, held: Vec::new() }).await;
         }

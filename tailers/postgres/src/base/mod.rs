@@ -199,7 +199,10 @@ async fn work(bases: Arc<Bases>, content: Arc<dyn Content>, state: Arc<dyn State
                 bases.ended_well(began, ended, finished);
             }
             Err(cause) => {
-                tracing::warn!(cause = cause.chain(), "a base backup failed and will be tried again in {pause:?}");
+                tracing::warn!(
+                    cause = cause.chain(),
+                    "a base backup failed and will be tried again in {pause:?}"
+                );
                 bases.failed(reason);
                 bases.clock.sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);

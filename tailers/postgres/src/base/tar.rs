@@ -35,7 +35,10 @@ pub enum MemberKind {
 
 enum State {
     Header,
-    Data { left: u64, padding: u64 },
+    Data {
+        left: u64,
+        padding: u64,
+    },
     Padding(u64),
     /// An empty block was seen: only such may follow.
     Ended,

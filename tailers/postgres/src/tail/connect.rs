@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use holdfast_core::{Catalog, Clock, Error, Gap, Item, Result, Span};
-use holdfast_pgwire::{
-    Connection, Error as WireError, Lsn as WireLsn, SqlState, Started, Status, Stream,
-};
+use holdfast_pgwire::{Connection, Error as WireError, Lsn as WireLsn, SqlState, Started, Status, Stream};
 
 use super::{
     Shared,
@@ -77,7 +75,10 @@ pub async fn connect(shared: &Arc<Shared>, from: Option<Position>, known: &Catal
     let sql = match Sql::open(&shared.config, &facts.host, &shared.clock).await {
         Ok(sql) => Some(sql),
         Err(cause) => {
-            tracing::warn!(cause = cause.chain(), "no SQL connection: slot headroom and sync state stay unknown");
+            tracing::warn!(
+                cause = cause.chain(),
+                "no SQL connection: slot headroom and sync state stay unknown"
+            );
             None
         }
     };
@@ -284,7 +285,8 @@ impl Begin<'_> {
                 Failed::Slot(_) if !renewed => {
                     renewed = true;
                     let mut open = Connection::open(&self.shared.config, self.clock()).await?;
-                    self.slot = slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot, self.clock()).await?;
+                    self.slot =
+                        slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot, self.clock()).await?;
                     self.shared.health.change(|health| health.slots_lost += 1);
                     connection = Some(open);
                 }

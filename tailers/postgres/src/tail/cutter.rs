@@ -111,7 +111,8 @@ impl Cutter {
         let mut found = Vec::new();
         let end = self.parser.position().saturating_add(bytes.len() as u64);
         let page = end.page_start(PAGE);
-        let (head, tail) = bytes.split_at(page.since(self.parser.position()).min(bytes.len() as u64) as usize);
+        let (head, tail) =
+            bytes.split_at(page.since(self.parser.position()).min(bytes.len() as u64) as usize);
         if page >= self.parser.position() {
             self.parser.push(head, &mut found);
             self.page_memory = (page, self.parser.memory());
@@ -162,7 +163,9 @@ impl Cutter {
                 What::Entry(Entry::Commit { xid, time }) => {
                     marks.push(mark(time, MarkKind::Commit { id: xid }));
                 }
-                What::Entry(Entry::RestorePoint { name, time }) => marks.push(mark(time, MarkKind::Name(name))),
+                What::Entry(Entry::RestorePoint { name, time }) => {
+                    marks.push(mark(time, MarkKind::Name(name)))
+                }
                 What::Entry(Entry::Parameters(changed)) => parameters.push((behind, changed)),
                 _ => {}
             }

@@ -107,8 +107,7 @@ impl PostgresFollower {
         for (index, cut) in cuts.into_iter().enumerate() {
             let Cut { span, bytes, whole, marks, parameters, after } = cut;
             let cursor = after.encode()?;
-            let (vouched, hurried) =
-                if index == last { self.news() } else { (None, false) };
+            let (vouched, hurried) = if index == last { self.news() } else { (None, false) };
             let item = Item::Log { span, bytes, whole, marks };
             self.ready.push_back(Step { item, cursor: cursor.clone(), vouched, waits: remote || hurried });
             for (place, changed) in parameters {

@@ -36,10 +36,16 @@ const VOUCHES: usize = 256;
 /// What the follower gets, in order.
 #[derive(Debug)]
 pub enum Event {
-    Wal { start: Lsn, bytes: Bytes },
+    Wal {
+        start: Lsn,
+        bytes: Bytes,
+    },
     /// Look at the shared state.
     Wake,
-    TimelineEnd { next: u32, switch: Lsn },
+    TimelineEnd {
+        next: u32,
+        switch: Lsn,
+    },
     /// The server no longer has the log asked for; the connection is over.
     Removed(Error),
     /// The connection is over.
@@ -291,8 +297,7 @@ impl LinkState {
         inner.last_report = now;
         inner.asked = false;
         let wire = |lsn: Lsn| WireLsn(lsn.0);
-        let status =
-            Status { written: wire(inner.received), flushed: wire(flushed), applied: wire(flushed) };
+        let status = Status { written: wire(inner.received), flushed: wire(flushed), applied: wire(flushed) };
         let (received, server_end) = (inner.received, inner.server_end);
         drop(inner);
         self.health.change(|health| {
@@ -391,7 +396,9 @@ async fn read(mut reader: StreamReader, state: Arc<LinkState>, events: mpsc::Sen
                 break Event::Removed(cause.into());
             }
             Some(Err(cause)) => break Event::Over(cause.into()),
-            None => break Event::Over(Error::retry("the server answers no pings; the connection is begun anew")),
+            None => {
+                break Event::Over(Error::retry("the server answers no pings; the connection is begun anew"));
+            }
         };
         match wire {
             Wire::Wal { start, server_end, bytes, .. } => {

@@ -14,9 +14,7 @@ mod slot;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use holdfast_core::{
-    Clock, Content, Cursor, Follower, Identity, Result, Settler, State, Tailer, task,
-};
+use holdfast_core::{Clock, Content, Cursor, Follower, Identity, Result, Settler, State, Tailer, task};
 use holdfast_pgwire::{Config, Connection};
 
 pub(crate) use server::{Facts, parameters};
@@ -100,7 +98,9 @@ impl Postgres {
         let bases = Arc::new(Bases::new(&settings, config.clone(), clock.clone(), health.clone()));
         let slot = settings.slot_for(source);
         let (link, settled, chore) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { shared: Arc::new(Shared { settings, config, slot, clock, health, bases, link, settled, chore }) })
+        Ok(Self {
+            shared: Arc::new(Shared { settings, config, slot, clock, health, bases, link, settled, chore }),
+        })
     }
 
     /// Always readable, for metrics and `status`.

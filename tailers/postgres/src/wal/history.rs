@@ -44,7 +44,9 @@ impl History {
             let (Some(parent), Some(end)) = (parent, end) else {
                 return Err(bad(&format!("has a line that is none: «{line}»")));
             };
-            if ancestors.last().is_some_and(|last| last.timeline >= parent || last.end > end) || parent >= timeline {
+            if ancestors.last().is_some_and(|last| last.timeline >= parent || last.end > end)
+                || parent >= timeline
+            {
                 return Err(bad("does not rise from line to line"));
             }
             ancestors.push(Ancestor { timeline: parent, end, reason: words.next().unwrap_or("").to_owned() });
@@ -61,7 +63,10 @@ impl History {
         if timeline == self.timeline {
             return Some(None);
         }
-        self.ancestors.iter().find(|ancestor| ancestor.timeline == timeline).map(|ancestor| Some(ancestor.end))
+        self.ancestors
+            .iter()
+            .find(|ancestor| ancestor.timeline == timeline)
+            .map(|ancestor| Some(ancestor.end))
     }
 
     /// Is the position `lsn` of `timeline` on this line? A switch position belongs to both sides.
@@ -103,7 +108,8 @@ impl History {
 mod tests {
     use super::*;
 
-    const THREE: &[u8] = b"1\t0/3000148\tno recovery target specified\n\n2\t0/5000000\tbefore 2026-01-01 10:00:00+00\n";
+    const THREE: &[u8] =
+        b"1\t0/3000148\tno recovery target specified\n\n2\t0/5000000\tbefore 2026-01-01 10:00:00+00\n";
 
     #[test]
     fn a_line_of_three_timelines() {

@@ -74,7 +74,9 @@ impl PageHeader {
             let segment = fields.u32().ok_or_else(short)?;
             let page = fields.u32().ok_or_else(short)?;
             if u64::from(page) != PAGE {
-                return Err(format!("the server writes WAL pages of {page} bytes; only {PAGE} are supported"));
+                return Err(format!(
+                    "the server writes WAL pages of {page} bytes; only {PAGE} are supported"
+                ));
             }
             let segment = SegmentSize::new(u64::from(segment)).map_err(|error| error.to_string())?;
             Some(LongHeader { system_identifier, segment })

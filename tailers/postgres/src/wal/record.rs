@@ -19,11 +19,23 @@ const XACT: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// `xid` is 64 bits wide once a checkpoint was seen, else as in the record.
-    Commit { xid: u64, time: Timestamp },
-    RestorePoint { name: String, time: Timestamp },
+    Commit {
+        xid: u64,
+        time: Timestamp,
+    },
+    RestorePoint {
+        name: String,
+        time: Timestamp,
+    },
     Parameters(Parameters),
-    EndOfRecovery { timeline: u32, previous: u32, time: Timestamp },
-    Checkpoint { next_xid: u64 },
+    EndOfRecovery {
+        timeline: u32,
+        previous: u32,
+        time: Timestamp,
+    },
+    Checkpoint {
+        next_xid: u64,
+    },
     /// The rest of the segment is padding.
     Switch,
 }

@@ -4,9 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use holdfast_core::{
-    Branch, Clock, Cursor, Follower, Item, MarkKind, Result, Settler, Span, Step, Tailer,
-};
+use holdfast_core::{Branch, Clock, Cursor, Follower, Item, MarkKind, Result, Settler, Span, Step, Tailer};
 use holdfast_harness::Server;
 use holdfast_postgres::{Postgres, Settings, wal::Lsn};
 use holdfast_testkit::MemoryContent;
@@ -75,7 +73,8 @@ impl Tail {
     }
 
     pub async fn step(&mut self) -> Result<Step> {
-        let step = tokio::time::timeout(PATIENCE, self.follower.next()).await.expect("no step for a minute")?;
+        let step =
+            tokio::time::timeout(PATIENCE, self.follower.next()).await.expect("no step for a minute")?;
         self.content.append(&step);
         self.cursor = Some(step.cursor.clone());
         self.waited += u64::from(step.waits);
