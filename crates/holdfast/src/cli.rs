@@ -38,7 +38,7 @@ pub enum Command {
     /// Follow one source until all that it holds now is durable, then end.
     Backfill(One),
     /// Bring a source back as of a moment.
-    Restore(Restore),
+    Restore(Box<Restore>),
     /// Show, from the repository alone, what can be restored and what is at risk.
     Status(Status),
     /// List restore points, base backups and gaps of a source.

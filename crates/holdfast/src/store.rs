@@ -1,10 +1,10 @@
-//! The sink that the settings name, with its decorators: meter innermost, then rate, then retries.
+//! The sink that the settings name, with its decorators.
 
 use std::{sync::Arc, time::Duration};
 
 use holdfast_core::{
     Clock, Error, Random, Result, Sink,
-    sink::{Limited, Meter, Metered, RetrySettings, Retrying, Urgent},
+    sink::{self, Meter, RetrySettings, Urgent},
 };
 use holdfast_fs::{FsSettings, FsSink};
 use holdfast_s3::S3Sink;
@@ -51,12 +51,6 @@ fn decorate(
     clock: &Clock,
     random: &Random,
 ) -> Store {
-    let meter = Meter::new(clock.clone());
-    let urgent: Urgent = |name| name.contains("/log/") || name.contains("/epochs/");
-    let mut sink: Arc<dyn Sink> = Arc::new(Metered::new(bare.clone(), meter.clone()));
-    if let Some(rate) = repository.upload_rate {
-        sink = Arc::new(Limited::new(sink, rate, urgent.clone(), clock.clone()));
-    }
     let settings = RetrySettings {
         patience: match patience {
             Patience::Forever => None,
@@ -64,8 +58,10 @@ fn decorate(
         },
         ..RetrySettings::default()
     };
-    let sink = Retrying::new(sink, settings, urgent, clock.clone(), random.clone(), meter.clone());
-    Store { sink: Arc::new(sink), bare, meter }
+    let urgent: Urgent = |name| name.contains("/log/") || name.contains("/epochs/");
+    let (rate, clock, random) = (repository.upload_rate, clock.clone(), random.clone());
+    let (sink, meter) = sink::decorate(bare.clone(), settings, rate, urgent, clock, random);
+    Store { sink, bare, meter }
 }
 
 async fn connect(
