@@ -207,3 +207,110 @@ impl NoteBody {
         Ok(Item::Note(holdfast_core::Note { place, time, body: self.encode()? }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wal::tests::{SEGMENT, sample, size};
+
+    const BEGIN: Lsn = Lsn(5 * SEGMENT);
+
+    fn start() -> Position {
+        let page = OpenPage::new(BEGIN);
+        Position {
+            system_identifier: 77,
+            timeline: 1,
+            lsn: BEGIN,
+            proof: page.proof(),
+            memory: Memory::lost(),
+        }
+    }
+
+    /// Feeds `bytes`, which begin at `position`, in chunks.
+    fn run(position: &Position, page: OpenPage, bytes: &[u8], chunks: &[usize]) -> (Vec<Cut>, Cutter) {
+        let mut cutter = Cutter::new(position, page, size());
+        let (mut cuts, mut rest, mut at) = (Vec::new(), bytes, position.lsn);
+        let mut chunks = chunks.iter();
+        while !rest.is_empty() {
+            let take = chunks.next().copied().unwrap_or(rest.len()).clamp(1, rest.len());
+            let (head, tail) = rest.split_at(take);
+            cutter.receive(at, Bytes::copy_from_slice(head), &mut cuts).unwrap();
+            at = at.saturating_add(take as u64);
+            rest = tail;
+        }
+        (cuts, cutter)
+    }
+
+    fn ids(cuts: &[Cut]) -> Vec<u64> {
+        let marks = cuts.iter().flat_map(|cut| &cut.marks);
+        marks.map(|mark| if let MarkKind::Commit { id } = mark.kind { id } else { 0 }).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn cuts_join_and_every_one_is_a_place_to_go_on(
+            sizes in proptest::collection::vec((0u32..300_000, proptest::bool::weighted(0.1)), 1..8),
+            chunks in proptest::collection::vec(1usize..140_000, 0..40),
+            stop in any::<prop::sample::Index>(),
+        ) {
+            let (writer, expected) = sample(&sizes);
+            let (cuts, cutter) = run(&start(), OpenPage::new(BEGIN), &writer.bytes, &chunks);
+            let joined: Vec<u8> = cuts.iter().flat_map(|cut| cut.bytes.to_vec()).collect();
+            prop_assert_eq!(&joined, &writer.bytes);
+            prop_assert_eq!(cutter.at(), cutter.received());
+            prop_assert_eq!(ids(&cuts).len(), expected.len());
+            for cut in &cuts {
+                prop_assert!(cut.bytes.len() <= Item::BYTES_MAX && cut.span.len() == cut.bytes.len() as u64);
+                prop_assert!(cut.whole || cut.span.to % PAGE == 0);
+                prop_assert!(cut.marks.iter().all(|mark| mark.place.position <= cut.span.to));
+            }
+            // A new life behind any cut finds the rest.
+            let at = stop.index(cuts.len());
+            let cursor = cuts[at].after.encode().unwrap();
+            let position = Position::decode(&cursor).unwrap();
+            let done = position.lsn.since(BEGIN) as usize;
+            let mut page = OpenPage::new(position.proof.from);
+            page.push(&writer.bytes[position.proof.from.since(BEGIN) as usize..done]);
+            prop_assert_eq!(page.proof(), position.proof);
+            let (rest, _) = run(&position, page, &writer.bytes[done..], &[]);
+            prop_assert_eq!([ids(&cuts[..=at]), ids(&rest)].concat(), ids(&cuts));
+        }
+
+        #[test]
+        fn a_switch_cuts_what_lies_behind_it(
+            sizes in proptest::collection::vec((0u32..60_000, Just(false)), 1..8),
+            stop in any::<prop::sample::Index>(),
+            more in 0usize..100_000,
+        ) {
+            let (writer, expected) = sample(&sizes);
+            let last = &expected[stop.index(expected.len())];
+            let switch = last.end;
+            let sent = (switch.since(BEGIN) as usize + more).min(writer.bytes.len());
+            let (mut cuts, mut cutter) = run(&start(), OpenPage::new(BEGIN), &writer.bytes[..sent], &[]);
+            let beyond = cutter.at() > switch;
+            cuts.extend(cutter.switch(2, switch).unwrap());
+            prop_assert_eq!((cutter.at(), cutter.received(), cutter.timeline()), (switch, switch, 2));
+            if !beyond {
+                prop_assert_eq!(cuts.last().unwrap().span.to, switch.0);
+            }
+            // The new timeline goes on from there, in the same bytes.
+            let mut after = Vec::new();
+            let rest = Bytes::copy_from_slice(&writer.bytes[switch.since(BEGIN) as usize..]);
+            cutter.receive(switch, rest, &mut after).unwrap();
+            let behind = expected.iter().filter(|one| one.begin >= switch).count();
+            prop_assert_eq!(ids(&after).len(), behind);
+        }
+    }
+
+    #[test]
+    fn a_hole_is_refused() {
+        let (writer, _) = sample(&[(100, false)]);
+        let mut cutter = Cutter::new(&start(), OpenPage::new(BEGIN), size());
+        let error = cutter.receive(Lsn(BEGIN.0 + 8), writer.bytes.into(), &mut Vec::new()).unwrap_err();
+        assert!(error.is_passing() && error.to_string().contains("was due"), "{error}");
+    }
+}

@@ -7,7 +7,7 @@ mod page;
 mod parser;
 mod record;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use history::{Ancestor, History};
 pub use lsn::{Lsn, SegmentSize};
