@@ -9,7 +9,8 @@ use crate::wal::{Lsn, PAGE, PageHeader};
 const RECORD_HEADER: usize = 24;
 const SWITCH: u8 = 0x40;
 
-/// A whole record: `end` is where the next one may begin (a switch ends its segment).
+/// A whole record: `end` is where the next one may begin. A switch ends its segment, even where the padding behind it
+/// is not held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub begin: u64,
@@ -29,6 +30,11 @@ pub struct Entries<'a> {
 impl<'a> Entries<'a> {
     pub fn new(bytes: &'a [u8], start: u64, segment: u64) -> Self {
         Self { bytes, start, next: start, segment }
+    }
+
+    /// Where the walk goes on: beyond the bytes when a switch leads there.
+    pub fn position(&self) -> u64 {
+        self.next
     }
 
     fn end(&self) -> u64 {
@@ -53,7 +59,15 @@ impl<'a> Entries<'a> {
     /// began earlier.
     fn seek(&mut self) -> Option<u64> {
         while self.next.is_multiple_of(PAGE) {
-            let (page, body) = self.page(self.next)?;
+            let Some((page, body)) = self.page(self.next) else {
+                // Padding behind a switch is zeros up to the end of the segment.
+                if self.at::<8>(self.next)? != [0; 8] {
+                    return None;
+                }
+                self.next =
+                    (self.next.checked_add(self.segment)? / self.segment).checked_mul(self.segment)?;
+                continue;
+            };
             let boundary = self.next.checked_add(PAGE)?;
             self.next = aligned(body.checked_add(u64::from(page.remaining))?)?.min(boundary);
         }
@@ -97,7 +111,7 @@ impl<'a> Entries<'a> {
         } else {
             aligned(at)?
         };
-        Some(Ok(Entry { begin, end: end.min(self.end().max(at)) }))
+        Some(Ok(Entry { begin, end }))
     }
 }
 
@@ -207,6 +221,8 @@ pub mod tests {
         wal.resize(1 << 20, 0);
         let found: Vec<Entry> = Entries::new(&wal, 0, 1 << 20).collect();
         assert_eq!(found[1], Entry { begin: entries[1].begin, end: 1 << 20 });
+        let mut padding = Entries::new(&wal[3 * 8192..], 3 * 8192, 1 << 20);
+        assert_eq!((padding.next(), padding.position()), (None, 1 << 20));
 
         let (mut wal, entries) = written(&[8000, 9000, 50], 1 << 20);
         wal[8192 + 2] = 8;

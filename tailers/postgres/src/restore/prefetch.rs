@@ -95,7 +95,7 @@ pub async fn serve(own: &Path, open: &dyn OpenView, patience: Patience, clock: C
     fs::remove_file(&socket).ok();
     let listener = UnixListener::bind(&socket).map_err(|cause| failed("made", &own.join(SOCKET), cause))?;
     let mut prefetcher = Prefetcher::new(session, &data, patience, clock.clone());
-    let step = patience.idle.min(Duration::from_secs(10));
+    let step = patience.idle.min(Duration::from_secs(2));
     let mut asked = clock.now();
     let ended = loop {
         match clock.timeout(step, listener.accept()).await {

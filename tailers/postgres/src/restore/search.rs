@@ -13,6 +13,9 @@ use crate::wal::{Lsn, PAGE};
 /// WAL read to find a record's boundary: grows from the first to the last of these.
 const WALK: [u64; 4] = [64 << 10, 1 << 20, 8 << 20, 64 << 20];
 
+/// Zeros read at once.
+const STEP: u64 = 16 << 20;
+
 /// One line of timelines as a view shows it.
 pub struct Search<'a> {
     pub view: &'a dyn View,
@@ -158,18 +161,34 @@ impl<'a> Search<'a> {
     /// The last whole record that ends at or before `limit`. `known` is a place at or before which a record
     /// begins (the start of the replay); nothing before it is read.
     pub async fn last_record(&self, known: u64, limit: u64, segment: u64) -> Result<Option<Entry>> {
+        let end = self.without_padding(known, limit, segment).await?;
         for walk in WALK {
-            let page = limit.saturating_sub(walk) / PAGE * PAGE;
+            let page = end.saturating_sub(walk) / PAGE * PAGE;
             let from = page.max(known);
-            let wal = self.wal(from, limit).await?;
+            let wal = self.wal(from, end).await?;
             if let Some(entry) = Entries::new(&wal, from, segment).last() {
-                return Ok(Some(entry));
+                return Ok(Some(Entry { end: entry.end.min(limit), ..entry }));
             }
             if from == known {
                 return Ok(None);
             }
         }
         Err(too_long(limit))
+    }
+
+    /// A switch leaves the rest of its segment, up to 1 GiB, as zeros: `limit` without most of them.
+    async fn without_padding(&self, known: u64, limit: u64, segment: u64) -> Result<u64> {
+        let mut end = limit;
+        while end > known && limit - end < segment {
+            let from = (end.saturating_sub(STEP) / PAGE * PAGE).max(known);
+            if let Some(last) = self.wal(from, end).await?.iter().rposition(|byte| *byte != 0) {
+                // A record's own end may be zeros, but no page that it reaches is.
+                let page = (from + last as u64) / PAGE * PAGE;
+                return Ok(page.saturating_add(PAGE).min(end));
+            }
+            end = from;
+        }
+        Ok(end)
     }
 
     /// The first whole record that begins at or after `position` and ends at or before `to`.
@@ -180,15 +199,22 @@ impl<'a> Search<'a> {
         to: u64,
         segment: u64,
     ) -> Result<Option<Entry>> {
-        let from = (position / PAGE * PAGE).max(known);
+        let mut from = (position / PAGE * PAGE).max(known);
         for walk in WALK {
-            let end = position.saturating_add(walk).min(to);
+            let end = position.max(from).saturating_add(walk).min(to);
+            if end <= from {
+                return Ok(None);
+            }
             let wal = self.wal(from, end).await?;
-            if let Some(entry) = Entries::new(&wal, from, segment).find(|entry| entry.begin >= position) {
-                return Ok(Some(entry));
+            let mut entries = Entries::new(&wal, from, segment);
+            if let Some(entry) = entries.find(|entry| entry.begin >= position) {
+                return Ok(Some(Entry { end: entry.end.min(to), ..entry }));
             }
             if end == to {
                 return Ok(None);
+            }
+            if entries.position() > end {
+                from = entries.position();
             }
         }
         Err(too_long(position))

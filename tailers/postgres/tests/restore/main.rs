@@ -454,6 +454,16 @@ async fn a_log_may_end_with_a_switch() -> Result<()> {
             keep: false,
             patience: Duration::from_secs(60),
         };
+        // A position in the padding: all that there is, and once there is more, the first record behind it.
+        let restorer = Place::new()?.restorer();
+        let latest = restorer.resolve(&Wish::Latest, &source.view).await?;
+        let padding = Wish::Position(Lsn(latest.place.position - 5000).to_string());
+        assert_eq!(restorer.resolve(&padding, &source.view).await?, latest);
+        let before = source.view.catalog.spans.clone();
+        source.wal().await?;
+        let next = restorer.resolve(&padding, &source.view).await?;
+        assert!(next.begin >= latest.place.position && next.begin <= latest.place.position + 40, "{next:?}");
+        source.view.catalog.spans = before;
         for cut in [0, 1 << 20] {
             let span = source.view.catalog.spans.last_mut().context("no log")?;
             span.to -= cut;
