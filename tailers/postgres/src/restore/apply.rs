@@ -13,7 +13,7 @@ use holdfast_core::{Bytes, Error, Progress, Report, Result, View, task, text::sh
 
 use super::{
     control,
-    files::{Files, Flush, WindowSize, Written, give, make_folder, make_link},
+    files::{Files, Flush, WindowSize, Written, give, make_folder, make_link, make_top},
     journal::{Journal, failed, replace},
     plan::PostgresPlan,
     recovery::{self, Recovery},
@@ -44,7 +44,7 @@ impl Apply {
         let (wish, moment) = (self.plan.wish.clone(), self.plan.moment.clone());
         let digest = self.plan.digest.clone();
         let mut journal = task::blocking(move || {
-            let made = make_folder(&layout.data, mode).and_then(|()| give(&layout.data, owner));
+            let made = make_top(&layout.data, mode).and_then(|()| give(&layout.data, owner));
             made.map_err(|cause| failed("made", &layout.data, cause))?;
             let journal = Journal::open(&layout.own(), &digest, &wish, &moment)?;
             if !journal.state.finished {
@@ -162,7 +162,8 @@ fn skeleton(layout: &Layout, owner: Option<Owner>, mode: u32) -> Result<()> {
         made.map_err(|cause| failed("made", path, cause))
     };
     for folder in layout.folders() {
-        make(folder)?;
+        let made = make_top(folder, mode).and_then(|()| give(folder, owner));
+        made.map_err(|cause| failed("made", folder, cause))?;
     }
     if let Some(wal) = &layout.wal {
         link(&layout.data.join("pg_wal"), wal)?;

@@ -219,9 +219,20 @@ fn make(entries: &[(Arc<PathBuf>, Entry)], owner: Option<Owner>, folder_mode: u3
     Ok(())
 }
 
-/// Makes a folder and those above it; what is there stays.
+/// Makes a folder of the target itself. Folders above it stay open to others as the system has it, or the server's
+/// account could not reach it.
+pub fn make_top(path: &Path, mode: u32) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    make_folder(path, mode)
+}
+
+/// Makes a folder and those above it; what is there stays, and so do rights that are as they should be: the root of
+/// a mount may belong to somebody else.
 pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    if fs::metadata(path)?.permissions().mode() & 0o7777 == mode {
+        return Ok(());
+    }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 

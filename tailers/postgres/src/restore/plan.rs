@@ -230,7 +230,9 @@ async fn sizes(view: &dyn View, checkpoint: &Checkpoint, layout: &Layout) -> Res
     }
 }
 
+/// The command is left out: a holdfast that was moved or renewed may go on.
 fn digest(moment: &Moment, target: &Target, follows: bool) -> String {
+    let target = Target { restore_command: String::new(), ..target.clone() };
     let text = format!(
         "{} {:?} {} {} {follows} {:?}",
         moment.checkpoint, moment.place, moment.begin, moment.inclusive, target

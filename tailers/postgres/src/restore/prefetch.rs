@@ -119,7 +119,7 @@ pub async fn serve(own: &Path, open: &dyn OpenView, patience: Patience, clock: C
 }
 
 /// The server has removed the signal file: recovery is over, and the keys are needed no more.
-fn recovered(data: &Path) -> bool {
+pub(super) fn recovered(data: &Path) -> bool {
     ["recovery.signal", "standby.signal"].iter().all(|name| !data.join(name).exists())
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     files::give,
     journal::{failed, replace},
+    prefetch::recovered,
     target::{OWN_FOLDER, Target},
 };
 use crate::records::Base;
@@ -70,8 +71,11 @@ impl Session {
         })
     }
 
-    /// Leaves the session in the target, after its files were restored.
+    /// Leaves the session in the target, after its files were restored; not where recovery has ended already.
     pub fn save(&self, target: &Target) -> Result<()> {
+        if recovered(&target.data) {
+            return Ok(());
+        }
         let text = serde_json::to_vec(self)
             .map_err(|cause| Error::bug("a session could not be encoded").because(cause))?;
         let path = target.data.join(OWN_FOLDER).join(NAME);

@@ -21,7 +21,7 @@ use holdfast_core::{
     self as core, Bytes, Catalog, Clock, Held, Layer, LogChunk, Marks, Restorer, Row, Span, Timestamp, View,
     Wish,
 };
-use holdfast_harness::{Major, Options, Stop};
+use holdfast_harness::{Major, Options, Server, Stop};
 use holdfast_postgres::{
     restore::{
         Action,
@@ -481,6 +481,26 @@ async fn a_log_may_end_with_a_switch() -> Result<()> {
             assert_eq!(server.value("select count(*) from t").await?, "20");
             server.stop(Stop::Fast).await?;
         }
+    }
+    Ok(())
+}
+
+/// A base backup of a standby has no end record; it serves from where the standby had replayed to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_backup_of_a_standby_serves() -> Result<()> {
+    for major in Major::ENDS {
+        let Story { mut source, commits } = story(major).await?;
+        let standby = Server::standby_of(&source.server, "s").await?;
+        source.server.sql("checkpoint; insert into t values (21)").await?;
+        standby.wait_for("select count(*) = 21 from t", Duration::from_secs(30)).await?;
+        source.view.catalog.checkpoints.clear();
+        source.base_of_standby(standby).await?;
+        check(&mut source, &Wish::Immediate, true, major.into(), 21).await?;
+        source.server.sql("insert into t values (22)").await?;
+        source.wal().await?;
+        check(&mut source, &Wish::Latest, true, major.into(), 22).await?;
+        let early = Place::new()?.restorer().resolve(&Wish::Transaction(commits[3].1), &source.view).await;
+        assert!(early.unwrap_err().to_string().contains("before the first base backup"));
     }
     Ok(())
 }

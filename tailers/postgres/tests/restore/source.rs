@@ -76,6 +76,17 @@ impl Source {
 
     /// Takes a base backup and all WAL up to now.
     pub async fn base(&mut self) -> Result<()> {
+        self.run(None).await
+    }
+
+    /// Takes a base backup of a standby, and all WAL of the primary.
+    pub async fn base_of_standby(&mut self, standby: Server) -> Result<()> {
+        self.run(Some(standby)).await
+    }
+
+    async fn run(&mut self, standby: Option<Server>) -> Result<()> {
+        let primary = standby.map(|standby| std::mem::replace(&mut self.server, standby));
+        let from_standby = primary.is_some();
         let old = self.server.options().major() < Major::V15;
         let client = self.server.client().await?;
         let began = self.now().await?;
@@ -116,7 +127,7 @@ impl Source {
             parameters: self.parameters().await?,
             checksums: true,
             group_access: false,
-            from_standby: false,
+            from_standby,
         };
         let place = |lsn: Lsn| Place { branch: Branch(u64::from(timeline)), position: lsn.0 };
         self.runs += 1;
@@ -140,6 +151,9 @@ impl Source {
             suspect: None,
             body: base.encode()?,
         });
+        if let Some(primary) = primary {
+            self.server = primary;
+        }
         self.wal().await
     }
 
