@@ -6,6 +6,7 @@
 mod base;
 mod cursor;
 mod doctor;
+mod fuzz;
 mod health;
 pub mod records;
 pub mod restore;
@@ -17,6 +18,7 @@ pub mod wal;
 pub use base::BackupRequests;
 pub use cursor::{Position, Proof};
 pub use doctor::{Finding, Verdict};
+pub use fuzz::fuzz_decode;
 pub use health::{BaseHealth, Health, SharedHealth};
 pub use settings::{Ack, Settings, StandbyPolicy};
 pub use tail::Postgres;

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use holdfast_core::{Catalog, Clock, Content, Finished, Result, State, Timestamp, task};
+use holdfast_core::{Bytes, Catalog, Clock, Content, Finished, Result, State, Timestamp, task};
 use holdfast_pgwire::Config;
 use tokio::sync::Notify;
 
@@ -209,6 +209,25 @@ async fn work(bases: Arc<Bases>, content: Arc<dyn Content>, state: Arc<dyn State
             }
         }
     }
+}
+
+/// The tar parser on bytes in unequal parts, for fuzzing.
+pub(crate) fn read_tar(bytes: &[u8]) -> Result<usize> {
+    let (mut parser, mut found) = (tar::TarParser::default(), Vec::new());
+    for part in bytes.chunks(509) {
+        parser.push(Bytes::copy_from_slice(part), &mut found)?;
+    }
+    parser.finish()?;
+    Ok(found.len())
+}
+
+/// The same for the manifest reader.
+pub(crate) fn read_manifest(bytes: &[u8]) -> Result<()> {
+    let mut reader = manifest::ManifestReader::default();
+    for part in bytes.chunks(509) {
+        reader.push(part)?;
+    }
+    reader.finish(&manifest::Tally::default())
 }
 
 /// Asks for base backups from outside.
