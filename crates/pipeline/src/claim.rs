@@ -241,7 +241,8 @@ impl Closer<'_> {
             }
         }
         let mut last = first + run.len() as u64 - 1;
-        let mut digest = self.digest(opening, last).await?;
+        let size = run.last().map_or(0, |plain| plain.size);
+        let mut digest = self.whole(opening, last, size).await?;
         if !self.tools.create_only {
             return Ok((last, digest, false));
         }
@@ -265,6 +266,22 @@ impl Closer<'_> {
 
     async fn digest(&self, opening: &Opening, number: u64) -> Result<[u8; 32]> {
         if number == 0 { Ok(opening.digest) } else { Ok(self.front(opening.epoch, number).await?.digest) }
+    }
+
+    /// The digest of an object that the store lists with `size` bytes. Where we go on nothing may be torn.
+    async fn whole(&self, opening: &Opening, number: u64, size: u64) -> Result<[u8; 32]> {
+        if number == 0 {
+            return Ok(opening.digest);
+        }
+        let front = self.front(opening.epoch, number).await?;
+        let expected = front.prelude.object_len() as u64;
+        if size == expected {
+            return Ok(front.digest);
+        }
+        Err(Error::corrupt(format!(
+            "{} has {size} bytes instead of {expected}: the store keeps part of an object, which none may",
+            self.access.stream.log(opening.epoch, number)
+        )))
     }
 
     async fn front(&self, epoch: Epoch, number: u64) -> Result<OpenFront> {

@@ -105,6 +105,10 @@ impl Lane {
     /// `Fenced` when another writer's object stands under a name of ours.
     pub async fn step(&mut self) -> Result<Moved> {
         loop {
+            // Before waiting: bodies come in any order, so one that came can make several headers ready.
+            if let Some(number) = self.seal_next()? {
+                return Ok(Moved::Sealed(number));
+            }
             self.start();
             tokio::select! {
                 biased;
@@ -114,9 +118,6 @@ impl Lane {
                     self.bodies.insert(number, body);
                 }
                 else => std::future::pending().await,
-            }
-            if let Some(number) = self.seal_next()? {
-                return Ok(Moved::Sealed(number));
             }
         }
     }

@@ -80,6 +80,8 @@ pub(crate) struct Tenure {
     ring: u64,
     catalog: Catalog,
     catalog_at: (Epoch, u64),
+    /// A change of runs or checkpoints that the gauges do not show before this number is durable.
+    unshown: Option<(u64, Option<(Timestamp, Timestamp)>)>,
     table: Arc<TableReader>,
     batcher: Batcher,
     ledger: Ledger,
@@ -145,6 +147,7 @@ impl Tenure {
             merging: Merging::new(tools.clone(), access.clone(), epoch),
             _gate: gate,
             catalog_at: (epoch, 0),
+            unshown: None,
             settled_cursor: None,
             cursor,
             vouched,
@@ -381,7 +384,7 @@ impl Tenure {
         }
         if runs {
             self.table.set(Arc::new(self.catalog.clone()));
-            self.show();
+            self.unshown = Some((number, self.newest_checkpoint()));
         }
         self.lane.push(number, header, entries, closed, cost);
         Ok(())
@@ -393,6 +396,10 @@ impl Tenure {
             Moved::Stored { number, body } => {
                 self.tools.gauges.object_put();
                 self.ledger.store(number)?;
+                let watermark = self.ledger.watermark();
+                if let Some((_, checkpoint)) = self.unshown.take_if(|(number, _)| *number <= watermark) {
+                    self.tools.gauges.catalog(self.catalog.gaps.len(), checkpoint);
+                }
                 self.merging.stored(number, body, self.ledger.watermark());
                 self.tools.gauges.vouched(self.ledger.durable().vouched);
                 self.link.unpark();
@@ -528,10 +535,12 @@ impl Tenure {
         self.tools.gauges.counts(self.ledger.counts(), self.ledger.outstanding());
     }
 
+    fn newest_checkpoint(&self) -> Option<(Timestamp, Timestamp)> {
+        self.catalog.checkpoints.last().map(|checkpoint| (checkpoint.began, checkpoint.ended))
+    }
+
     fn show(&self) {
-        let newest = self.catalog.checkpoints.last();
-        let checkpoint = newest.map(|checkpoint| (checkpoint.began, checkpoint.ended));
-        self.tools.gauges.catalog(self.catalog.gaps.len(), checkpoint);
+        self.tools.gauges.catalog(self.catalog.gaps.len(), self.newest_checkpoint());
         self.show_counts();
     }
 }

@@ -176,6 +176,11 @@ impl CruelSink {
     pub fn get(&self, name: &str) -> Option<Bytes> {
         self.lock().objects.get(name).map(|(bytes, _)| bytes.clone())
     }
+    /// Puts an object whatever stands there.
+    pub fn tamper(&self, name: &str, bytes: Bytes) {
+        let wall = self.clock.wall();
+        self.lock().objects.insert(name.to_owned(), (bytes, wall));
+    }
     /// Must stay empty: a number is sealed once.
     pub fn overwritten(&self) -> Vec<String> {
         self.lock().overwritten.iter().cloned().collect()

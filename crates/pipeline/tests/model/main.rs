@@ -9,7 +9,7 @@
 //! chain in which each object goes on where the one before it ended. A rule that is switched off must give
 //! a counterexample, which is printed.
 //!
-//! `HOLDFAST_MODEL=large` explores the large configurations too (minutes and gigabytes).
+//! `HOLDFAST_MODEL=large` explores three writers with more objects too (8 million states, some minutes, 2 GB).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 mod search;
@@ -51,9 +51,8 @@ fn create_only_holds_with_two_writers() {
 
 #[test]
 fn create_only_holds_with_three_writers() {
-    holds(Rules::create_only(&[1, 1, 1]));
+    holds(Rules::create_only(&[2, 1, 1]));
     if large() {
-        holds(Rules::create_only(&[2, 1, 1]));
         holds(Rules::create_only(&[2, 2, 2]));
     }
 }
@@ -69,7 +68,6 @@ fn without_create_only_holds_with_three_writers() {
     holds(Rules::plain(&[1, 1, 1]));
     if large() {
         holds(Rules::plain(&[2, 1, 1]));
-        holds(Rules::plain(&[2, 2, 2]));
     }
 }
 
