@@ -23,6 +23,8 @@ pub struct Batcher {
     limits: Limits,
     taken: VecDeque<Taken>,
     cost: usize,
+    /// Steps here that somebody waits for.
+    waiting: usize,
 }
 
 #[derive(Debug)]
@@ -85,7 +87,7 @@ fn is_whole(step: &Step) -> bool {
 
 impl Batcher {
     pub fn new(limits: Limits) -> Self {
-        Self { limits, taken: VecDeque::new(), cost: 0 }
+        Self { limits, taken: VecDeque::new(), cost: 0, waiting: 0 }
     }
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
@@ -97,6 +99,7 @@ impl Batcher {
 
     pub fn push(&mut self, step: Step, now: Instant) {
         self.cost += cost(&step);
+        self.waiting += usize::from(step.waits);
         self.taken.push_back(Taken { step, at: now });
     }
 
@@ -109,7 +112,7 @@ impl Batcher {
     /// Somebody waits for what is open. False: nothing is.
     pub fn hurry(&mut self) -> bool {
         let Some(last) = self.taken.back_mut() else { return false };
-        last.step.waits = true;
+        self.waiting += usize::from(!std::mem::replace(&mut last.step.waits, true));
         true
     }
 
@@ -123,7 +126,7 @@ impl Batcher {
             return Due::Never;
         }
         let mut at = first.at + self.limits.max_lag;
-        if self.taken.iter().any(|taken| taken.step.waits) {
+        if self.waiting > 0 {
             at = at.min(started.map_or(now, |started| started + self.limits.put_spacing));
         }
         if at <= now { Due::Now } else { Due::At(at) }
@@ -136,6 +139,7 @@ impl Batcher {
         let steps: Vec<Step> = self.taken.drain(..count).map(|taken| taken.step).collect();
         let cost = steps.iter().map(cost).sum();
         self.cost = self.cost.saturating_sub(cost);
+        self.waiting -= steps.iter().filter(|step| step.waits).count();
         Batch { steps, cost }
     }
 }

@@ -104,6 +104,8 @@ pub(crate) struct Tenure {
     settle_at: Instant,
     /// The newest number that somebody waits for.
     waited: u64,
+    /// When the newest batch was closed.
+    closed_at: Option<Instant>,
     progress_at: Instant,
     look_at: Instant,
     looking: Option<BoxFuture<'static, Result<Looked>>>,
@@ -157,6 +159,7 @@ impl Tenure {
             settled: 0,
             settle_at: now,
             waited: 0,
+            closed_at: None,
             progress_at: now + PROGRESS_EVERY,
             look_at: now + LOOK_EVERY,
             looking: None,
@@ -213,6 +216,11 @@ impl Tenure {
         }
     }
 
+    /// A batch that is being sealed is as good as started: spacing counts from whichever came later.
+    fn due(&self, now: Instant) -> Due {
+        self.batcher.due(now, self.ledger.outstanding(), self.lane.started().max(self.closed_at))
+    }
+
     fn may_pull(&self) -> bool {
         let most = usize::try_from(self.tools.settings.budget.stream).unwrap_or(usize::MAX);
         let taken = self.lane.in_memory() + self.batcher.cost();
@@ -247,7 +255,7 @@ impl Tenure {
     /// What is due by the clock.
     async fn tick(&mut self) -> Result<()> {
         let now = self.tools.clock.now();
-        while self.batcher.due(now, self.ledger.outstanding(), self.lane.started()) == Due::Now {
+        while self.due(now) == Due::Now {
             self.close_batch()?;
         }
         if now >= self.progress_at {
@@ -299,7 +307,7 @@ impl Tenure {
     fn wake(&self) -> Instant {
         let now = self.tools.clock.now();
         let mut wake = self.progress_at;
-        if let Due::At(at) = self.batcher.due(now, self.ledger.outstanding(), self.lane.started()) {
+        if let Due::At(at) = self.due(now) {
             wake = wake.min(at);
         }
         let settle = (self.settling.is_none() && self.wants_settle()).then_some(self.settle_at);
@@ -310,6 +318,7 @@ impl Tenure {
 
     fn close_batch(&mut self) -> Result<()> {
         let batch = self.batcher.close();
+        self.closed_at = Some(self.tools.clock.now());
         let (bytes, cost, waits) = (batch.bytes(), batch.cost, batch.waits());
         let (cursor, vouched) = (batch.cursor().cloned(), batch.vouched());
         if let Some((_, time)) = vouched {

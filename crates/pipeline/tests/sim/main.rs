@@ -1,7 +1,7 @@
 //! Deterministic simulation of the real writer: one thread, paused time, seeded random, a store and a schedule
 //! that are as bad as they may be. After each run a restore holds what was settled, byte for byte.
 //!
-//! `HOLDFAST_SEEDS=20000` runs more seeds, `HOLDFAST_SEED=17` runs one and prints what happened.
+//! `HOLDFAST_SEEDS=20000` (or `500..20000`) runs more seeds, `HOLDFAST_SEED=17` runs one and prints what happened.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 mod faulty;

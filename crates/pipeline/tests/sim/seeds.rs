@@ -24,10 +24,10 @@ fn what_was_settled_is_restored_whatever_happens() {
         println!("{}", story.join("\n"));
         return;
     }
-    let seeds = number("HOLDFAST_SEEDS").unwrap_or(SEEDS);
+    let (first, seeds) = range();
     let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let met: Vec<Met> = std::thread::scope(|scope| {
-        let work = |thread| move || (thread..seeds).step_by(threads as usize).map(one).collect::<Vec<_>>();
+        let work = |thread| move || (first + thread..first + seeds).step_by(threads as usize).map(one).collect::<Vec<_>>();
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
         running.into_iter().flat_map(|thread| thread.join().expect("a seed failed")).collect()
     });
@@ -67,6 +67,14 @@ struct Met {
     merged: usize,
     checkpoints: usize,
     lost: usize,
+}
+
+/// The first seed and how many: `HOLDFAST_SEEDS=20000`, or `HOLDFAST_SEEDS=500..20000`.
+fn range() -> (u64, u64) {
+    let Ok(text) = std::env::var("HOLDFAST_SEEDS") else { return (0, SEEDS) };
+    let (from, to) = text.split_once("..").unwrap_or(("0", &text));
+    let (from, to): (u64, u64) = (from.parse().expect("a number"), to.parse().expect("a number"));
+    (from, to - from)
 }
 
 fn number(variable: &str) -> Option<u64> {
