@@ -108,3 +108,22 @@ async fn resuming_anywhere_loses_and_repeats_nothing() {
 fn joined(tail: &Tail) -> Vec<u8> {
     tail.log.iter().flat_map(|(_, bytes)| bytes.clone()).collect()
 }
+
+/// A backfill ends once the log that was there and a base backup are in the stream, and says so once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caught_up_is_said_once_and_behind_a_base_backup() {
+    let server = Server::start(Major::V18).await.unwrap();
+    server.sql("create table t (n int); insert into t select generate_series(1, 1000)").await.unwrap();
+    let end: Lsn = server.value("select pg_current_wal_flush_lsn()").await.unwrap().parse().unwrap();
+    let mut tail = Tail::open(&server).await;
+    while !matches!(tail.step().await.unwrap().item, Item::CaughtUp) {}
+    assert!(tail.at() >= end.0);
+    assert_eq!(tail.content.snapshot().checkpoints.len(), 1);
+    for _ in 0..5 {
+        assert!(!matches!(tail.step().await.unwrap().item, Item::CaughtUp));
+    }
+    // The next life needs no base backup.
+    let mut tail = tail.again(settings(&server)).await.unwrap();
+    while !matches!(tail.step().await.unwrap().item, Item::CaughtUp) {}
+    assert_eq!(tail.content.snapshot().checkpoints.len(), 1);
+}

@@ -118,7 +118,7 @@ impl Files {
         }
         self.open = None;
         self.count += 1;
-        if self.count.is_multiple_of(64) || self.taken > 1 << 26 {
+        if self.count.is_multiple_of(64) {
             self.report();
         }
         Ok(())
@@ -148,6 +148,9 @@ impl Files {
         })?;
         if bytes.is_empty() {
             return self.run.row(Row { key, value, held: Vec::new() }).await;
+        }
+        if bytes.len() as u64 == PIECE {
+            self.report();
         }
         let hash = digest(&bytes);
         if let Some(held) = self.known.find(&key, &hash, bytes.len()).await? {
