@@ -171,7 +171,14 @@ impl Content for MemoryContent {
         kept.tables.insert(number, BTreeMap::new());
         kept.catalog.runs.push(RunProgress { id, began, layers: vec![layer(number, 0)], body });
         drop(kept);
-        Ok(Box::new(MemoryRun { content: self.clone(), id, number, began, bytes: 0, sent_before: self.traffic().1 }))
+        Ok(Box::new(MemoryRun {
+            content: self.clone(),
+            id,
+            number,
+            began,
+            bytes: 0,
+            sent_before: self.traffic().1,
+        }))
     }
 }
 
