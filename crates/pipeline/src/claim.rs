@@ -4,8 +4,10 @@
 //! the newest lower epoch with a number 0, and through it what that one took over, never counted again; END
 //! stands at the lowest free number; number 0 says all this once.
 
+use std::cmp::Reverse;
+
 use holdfast_core::{
-    Catalog, Cursor, Epoch, Error, Result, Timestamp, WriterId,
+    Catalog, Cursor, Epoch, Error, Result, RunId, Timestamp, WriterId,
     sink::{Body, Created, Range},
 };
 use holdfast_repo::{
@@ -31,6 +33,8 @@ const END_MAX: u64 = 1024;
 /// Epochs that one claim uses up at most: the ring may be replaced and a number 0 may land while it works, but
 /// not again and again.
 const ATTEMPTS: usize = 8;
+/// Unfinished runs of earlier writers that a claim keeps.
+const RUNS_KEPT: usize = 2;
 
 /// A stream that is ours.
 pub(crate) struct Claimed {
@@ -50,6 +54,8 @@ pub(crate) struct Claimed {
 /// What is taken over, before it is written down.
 struct Taken {
     took: Took,
+    /// Unfinished runs that nobody will look into again.
+    abandoned: Vec<RunId>,
     digest: [u8; 32],
     catalog: Catalog,
     cursor: Option<Cursor>,
@@ -177,10 +183,23 @@ async fn take_over(tools: &Tools, access: &Access, ours: Epoch) -> Result<Option
     }
     let Some((digest, _)) = end else {
         let digest = [0; 32];
-        return Ok(Some(Taken { took, digest, catalog: Catalog::default(), cursor: None, vouched: None }));
+        let catalog = Catalog::default();
+        return Ok(Some(Taken { took, abandoned: Vec::new(), digest, catalog, cursor: None, vouched: None }));
     };
-    let resumed = resume(access, took.predecessor).await?;
-    Ok(resumed.map(|(catalog, cursor, vouched)| Taken { took, digest, catalog, cursor, vouched }))
+    let Some((mut catalog, cursor, vouched)) = resume(access, took.predecessor).await? else { return Ok(None) };
+    let abandoned = abandon(&mut catalog);
+    Ok(Some(Taken { took, abandoned, digest, catalog, cursor, vouched }))
+}
+
+/// A start after a start that ended no run would leave ever more of them: the newest that hold something are
+/// kept for look-ups.
+fn abandon(catalog: &mut Catalog) -> Vec<RunId> {
+    catalog.runs.sort_by_key(|run| (run.layers.is_empty(), Reverse(run.began)));
+    let kept = catalog.runs.iter().take(RUNS_KEPT).take_while(|run| !run.layers.is_empty()).count();
+    let abandoned = catalog.runs.drain(kept..).map(|run| run.id).collect();
+    // Where rows are looked up in several runs, the newest wins.
+    catalog.runs.sort_by_key(|run| run.began);
+    abandoned
 }
 
 struct Closer<'a> {
@@ -356,7 +375,9 @@ async fn create_zero(
     data_key: &Key,
     taken: &Taken,
 ) -> Result<[u8; 32]> {
-    let mut entries = vec![Entry::Took(taken.took.clone()), Entry::Catalog(Box::new(taken.catalog.clone()))];
+    let mut entries = vec![Entry::Took(taken.took.clone())];
+    entries.extend(taken.abandoned.iter().copied().map(Entry::Abandoned));
+    entries.push(Entry::Catalog(Box::new(taken.catalog.clone())));
     entries.extend(taken.cursor.clone().map(Entry::Cursor));
     let header = Header {
         written: tools.clock.wall(),
@@ -389,4 +410,27 @@ pub(crate) fn uptime(tools: &Tools) -> u64 {
 
 pub(crate) fn heartbeat_ms(tools: &Tools) -> u32 {
     u32::try_from(tools.settings.heartbeat.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_core::{Bytes, Layer, RunProgress};
+
+    use super::*;
+
+    #[test]
+    fn a_claim_keeps_the_newest_unfinished_runs_that_hold_something() {
+        let run = |id: u8, began: i64, layers: usize| RunProgress {
+            id: RunId([id; 8]),
+            began: Timestamp(began),
+            layers: vec![Layer { objects: Vec::new() }; layers],
+            body: Bytes::new(),
+        };
+        let runs = vec![run(1, 10, 1), run(2, 20, 3), run(3, 30, 0), run(4, 15, 1)];
+        let mut catalog = Catalog { runs, ..Catalog::default() };
+        let mut abandoned = abandon(&mut catalog);
+        abandoned.sort_unstable();
+        assert_eq!(abandoned, [RunId([1; 8]), RunId([3; 8])]);
+        assert_eq!(catalog.runs.iter().map(|run| run.id).collect::<Vec<_>>(), [RunId([4; 8]), RunId([2; 8])]);
+    }
 }

@@ -122,7 +122,7 @@ impl Content for Gate {
     async fn begin(&self, began: Timestamp, body: Bytes) -> Result<Box<dyn Run>> {
         let id = RunId(self.random.array());
         let progress = RunProgress { id, began, layers: Vec::new(), body };
-        lock(&self.live).runs.insert(id, LiveRun { progress, changed: true });
+        lock(&self.live).runs.insert(id, LiveRun { progress, changed: false });
         let first = PackId { epoch: self.epoch, number: self.packs.load(Relaxed) };
         let (commands, live) = (self.commands.clone(), self.live.clone());
         Ok(Box::new(RunHandle::new(id, began, commands, live, self.clock.clone(), first)))
