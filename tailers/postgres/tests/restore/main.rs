@@ -444,7 +444,7 @@ async fn a_start_check_compares_promise_and_server() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_may_end_with_a_switch() -> Result<()> {
     for major in Major::ENDS {
-        let Story { mut source, .. } = story(Options::new(major).segment_mib(64)).await?;
+        let Story { mut source, .. } = story(Options::new(major).segment_mib(32)).await?;
         source.server.sql("select pg_switch_wal()").await?;
         source.wal_as_it_is().await?;
         let check = StartCheck {
@@ -502,6 +502,47 @@ async fn a_base_backup_of_a_standby_serves() -> Result<()> {
         let early = Place::new()?.restorer().resolve(&Wish::Transaction(commits[3].1), &source.view).await;
         assert!(early.unwrap_err().to_string().contains("before the first base backup"));
     }
+    Ok(())
+}
+
+/// `--keep-running`: after the check the server runs with its own settings.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checked_server_may_stay() -> Result<()> {
+    let mut source = Source::start(Major::V17).await?;
+    let place = Place::new()?;
+    source.server.sql("alter system set listen_addresses = ''").await?;
+    let sockets = place.folder.path().display();
+    source.server.sql(&format!("alter system set unix_socket_directories = '{sockets}'")).await?;
+    source.base().await?;
+    source.dump(place.dump())?;
+    let (moment, _) = place.restore(&Wish::Immediate, source.lend()).await?;
+    holdfast_harness::User::give_all(&place.target.data)?;
+    let check = StartCheck {
+        bin: Some(source.server.bin().to_owned()),
+        version: 170_000,
+        role: "postgres".into(),
+        keep: true,
+        patience: Duration::from_secs(60),
+    };
+    let lines = start_check(&check, &place.target, &moment, &Clock::system()).await?;
+    let file = fs::read_to_string(place.target.data.join("postmaster.pid"))?;
+    let pid: u32 = file.lines().next().context("no pid")?.parse()?;
+    let dsn = format!("host={sockets} port=5432 user=postgres dbname=postgres");
+    let asked = match source.server.client_of(&dsn).await {
+        Ok(client) => client.query_one("select current_setting('hba_file')", &[]).await.map_err(Into::into),
+        Err(cause) => Err(cause),
+    };
+    holdfast_harness::process::signal(pid, rustix::process::Signal::QUIT);
+    let access: String = asked?.get(0);
+    assert!(access.starts_with(&place.target.data.display().to_string()), "{access}");
+    for _ in 0..200 {
+        if !holdfast_harness::process::alive(pid) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!holdfast_harness::process::alive(pid));
+    assert!(lines.last().is_some_and(|line| line.contains("runs with its own settings")), "{lines:?}");
     Ok(())
 }
 
