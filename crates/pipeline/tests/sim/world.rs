@@ -25,6 +25,7 @@ pub struct World {
     pub key: SourceKey,
     pub create_only: bool,
     pub settings: Settings,
+    pub pool: Pool,
 }
 
 pub const SCRIPT: Script = Script {
@@ -60,7 +61,7 @@ impl World {
         let public = root.public().unwrap();
         let key = SourceKey::generate(public.repo(), &random);
         let record = RepoRecord { root: public, created: clock.wall() };
-        let world = Self { clock, random, sink, source, identity, root, key, create_only, settings: settings() };
+        let world = Self { clock, random, sink, source, identity, root, key, create_only, settings: settings(), pool: Pool::inline() };
         world.put(REPO, record.write().unwrap()).await;
         world.put_ring(1).await;
         world
@@ -97,7 +98,7 @@ impl World {
             sink: Arc::new(sink),
             capabilities: Capabilities { create_only: self.create_only, history: String::new() },
             tailer: self.source.tailer(format!("i{instance}")),
-            pool: Pool::inline(),
+            pool: self.pool.clone(),
             clock: self.clock.clone(),
             random: self.random.clone(),
             instance: InstanceId([instance; 16]),
