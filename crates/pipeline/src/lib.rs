@@ -1,5 +1,13 @@
-//! The path of one batch (design.md sections 5 and 6): budget, tail, batch, seal, store, ledger, settle; and
-//! who may write a stream.
+//! The path of one batch (design.md section 5), and who may write a stream (section 6).
+//!
+//! A [`Writer`] asks its source who it is (`writer.rs`), finds the stream and its ring (`lineage.rs`), waits for
+//! its turn (`standby.rs`), claims and closes what came before (`claim.rs`: R2 to R4), and streams until its epoch
+//! ends (`tenure.rs`). There a step comes from the tailer (`link.rs`), joins a batch (`batcher.rs`, `compose.rs`),
+//! is sealed and stored in order (`lane.rs`, `pool.rs`, `store.rs`), counted (`ledger.rs`) and settled (`tenure.rs`:
+//! R7). Content goes beside it into packs and layers (`content/`: R1), and small objects are merged (`merge.rs`: R6).
+//!
+//! Invariants: all of a writer is one future that may be dropped, or not polled for hours, at any await; nothing
+//! above the ledger's watermark is settled; memory is bounded by [`Budget`].
 
 mod batcher;
 mod claim;

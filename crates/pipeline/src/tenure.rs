@@ -4,7 +4,7 @@
 //! Invariant: only what the ledger calls durable is settled, and on a store without create-only writes only
 //! after a list of the epochs above ours came back empty (R7).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use holdfast_core::{
@@ -102,8 +102,8 @@ pub(crate) struct Tenure {
     settled: u64,
     settled_cursor: Option<Cursor>,
     settle_at: Instant,
-    /// The newest number that somebody waits for.
-    waited: u64,
+    /// Numbers that somebody waits for and that are not settled, ascending.
+    waited: VecDeque<u64>,
     /// When the newest batch was closed.
     closed_at: Option<Instant>,
     progress_at: Instant,
@@ -158,7 +158,7 @@ impl Tenure {
             settling: None,
             settled: 0,
             settle_at: now,
-            waited: 0,
+            waited: VecDeque::new(),
             closed_at: None,
             progress_at: now + PROGRESS_EVERY,
             look_at: now + LOOK_EVERY,
@@ -371,7 +371,7 @@ impl Tenure {
         entries.extend(cursor.clone().map(Entry::Cursor));
         let number = self.ledger.close(bytes, cursor, vouched)?;
         if waits {
-            self.waited = number;
+            self.waited.push_back(number);
         }
         let release = entries.contains(&Entry::Release);
         let mut header = Header {
@@ -431,13 +431,10 @@ impl Tenure {
         }
         let Some(cursor) = self.ledger.durable().cursor.clone() else { return Ok(()) };
         if self.tools.create_only && self.settled_cursor.as_ref() == Some(&cursor) {
-            self.settled = number;
-            self.ledger.settle(number)?;
-            self.show_counts();
-            return Ok(());
+            return self.mark_settled(number);
         }
         let now = self.tools.clock.now();
-        let hurry = self.waited > self.settled && number >= self.waited || self.ending.is_some();
+        let hurry = self.waited.front().is_some_and(|waited| *waited <= number) || self.ending.is_some();
         if now < self.settle_at && !hurry {
             return Ok(());
         }
@@ -456,6 +453,14 @@ impl Tenure {
                 }
             }
         }));
+        Ok(())
+    }
+
+    fn mark_settled(&mut self, number: u64) -> Result<()> {
+        self.settled = number;
+        while self.waited.pop_front_if(|waited| *waited <= number).is_some() {}
+        self.ledger.settle(number)?;
+        self.show_counts();
         Ok(())
     }
 
@@ -479,11 +484,8 @@ impl Tenure {
         self.link.return_settler(settler);
         match result {
             Ok(()) => {
-                self.settled = number;
                 self.settled_cursor = Some(cursor);
-                self.ledger.settle(number)?;
-                self.show_counts();
-                Ok(())
+                self.mark_settled(number)
             }
             Err(error) if error.is_passing() => {
                 tracing::warn!(error = error.chain(), "the source did not take a settle; telling it again");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_core::View;
-use holdfast_pipeline::{Outcome, Phase, Pool};
+use holdfast_pipeline::{Outcome, Phase, Pool, Settings};
 use holdfast_repo::view::{DataKeys, LineageView};
 use holdfast_testkit::scripted::{Script, piece_bytes};
 
@@ -45,6 +45,47 @@ fn everything_is_stored_settled_and_restored() {
             // An idle writer, stopped: the next one goes on at once, since this one released the stream.
             world.catch_up().await;
             assert_eq!(world.restore().await, restored);
+        });
+    }
+}
+
+/// An idle source costs a heartbeat now and then, and next to nothing else.
+#[test]
+fn ten_idle_minutes_cost_forty_requests_at_most() {
+    for (create_only, most) in [(true, 40), (false, 75)] {
+        simulate(async {
+            let script = Script { busy_for: Duration::from_secs(5), ..SCRIPT };
+            let mut world = World::new(6, create_only, script).await;
+            world.settings = Settings::default();
+            let writer = world.start(1, world.settings.clone());
+            world.sleep(60.0).await;
+            let before = world.sink.trace().len();
+            world.sleep(600.0).await;
+            let requests = world.sink.trace().len() - before;
+            assert!(requests <= most, "{requests} requests");
+            let figures = writer.gauges.figures(world.clock.now());
+            assert!(figures.at_risk <= Duration::from_secs(2), "{:?}", figures.at_risk);
+        });
+    }
+}
+
+/// Somebody who waits is answered after one round trip, or two where the store must be listed first.
+#[test]
+fn a_waiter_waits_for_the_store_alone() {
+    for (create_only, most) in [(true, 130), (false, 230)] {
+        simulate(async {
+            let script = Script { waits: 1000, step_bytes: 300, bytes_per_second: 4000, ..SCRIPT };
+            let world = World::new(8, create_only, script).await;
+            let writer = world.start(1, Settings::default());
+            world.sleep(20.0).await;
+            let mut worst = 0;
+            for _ in 0..4000 {
+                world.sleep(0.005).await;
+                let behind = world.source.head() - world.source.settled();
+                worst = worst.max(behind * 1000 / script.bytes_per_second);
+            }
+            assert!(worst <= most, "{worst} ms behind");
+            drop(writer);
         });
     }
 }
