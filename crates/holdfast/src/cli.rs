@@ -219,6 +219,9 @@ pub struct Restore {
     /// Make a standby instead of ending recovery.
     #[arg(long)]
     pub standby: bool,
+    /// USER or USER:GROUP that the files are given to; needed when root restores.
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub owner: Option<String>,
     /// What Postgres does when it has reached the moment.
     #[arg(long, value_enum, default_value = "promote")]
     pub action: RecoveryAction,

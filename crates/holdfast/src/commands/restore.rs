@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use holdfast_core::{Clock, Error, Moment, Random, Restorer, Result, Wish};
 use holdfast_postgres::restore::{
-    Action, Choice, PostgresRestorer, Session, Target, command_word,
+    Action, Choice, OWN_FOLDER, Owner, PostgresRestorer, Session, Target, command_word,
     start_check::{StartCheck, start_check},
 };
 use holdfast_repo::{
@@ -12,6 +12,8 @@ use holdfast_repo::{
     record::Hold,
     view::LineageView,
 };
+
+use nix::unistd::{Group, User};
 
 use crate::{
     cli::{RecoveryAction, Restore},
@@ -104,11 +106,8 @@ fn restorer(args: &Restore) -> Result<PostgresRestorer> {
     let data = absolute(&args.target)?;
     let program = std::env::current_exe()
         .map_err(|cause| Error::retry("where this program lies cannot be told").because(cause))?;
-    let command = format!(
-        "{} wal-fetch --own {} %f %p",
-        command_word(&program.to_string_lossy()),
-        command_word(&data.join(holdfast_postgres::restore::OWN_FOLDER).to_string_lossy()),
-    );
+    // Relative: the server works in its data folder, which may be mounted elsewhere by then.
+    let command = format!("{} wal-fetch --own {OWN_FOLDER} %f %p", command_word(&program.to_string_lossy()));
     let mut tablespaces = BTreeMap::new();
     for text in &args.tablespace {
         let (old, new) = text.split_once('=').ok_or_else(|| {
@@ -127,12 +126,39 @@ fn restorer(args: &Restore) -> Result<PostgresRestorer> {
             RecoveryAction::Shutdown => Action::Shutdown,
         },
         standby: args.standby,
+        owner: args.owner.as_deref().map(owner).transpose()?,
         ..Target::new(data, command)
     };
     let choice = Choice { timeline: args.timeline.parse()?, inclusive: !args.exclusive };
     let mut restorer = PostgresRestorer::new(target, choice);
     restorer.follows = args.latest;
     Ok(restorer)
+}
+
+/// USER or USER:GROUP, by name or number.
+fn owner(text: &str) -> Result<Owner> {
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let unknown = |what: &str, name: &str| {
+        Error::configure(format!("--owner: there is no {what} «{name}» on this host"))
+    };
+    let (uid, own) = match user.parse() {
+        Ok(uid) => (uid, uid),
+        Err(_) => match User::from_name(user) {
+            Ok(Some(user)) => (user.uid.as_raw(), user.gid.as_raw()),
+            _ => return Err(unknown("user", user)),
+        },
+    };
+    let gid = match group {
+        None => own,
+        Some(group) => match group.parse() {
+            Ok(gid) => gid,
+            Err(_) => match Group::from_name(group) {
+                Ok(Some(group)) => group.gid.as_raw(),
+                _ => return Err(unknown("group", group)),
+            },
+        },
+    };
+    Ok(Owner { uid, gid })
 }
 
 fn absolute(path: &PathBuf) -> Result<PathBuf> {

@@ -2,7 +2,7 @@
 
 use std::{
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
@@ -22,25 +22,31 @@ use crate::{
 pub async fn run(args: &WalFetch) -> Result<ExitCode> {
     logging::start(LogFormat::Text);
     let clock = Clock::system();
+    // As restore_command gives it, it is relative to the data folder, where the server works.
+    let own = absolute(&args.own)?;
     if args.serve {
-        serve(&args.own, &FromSession, Patience::default(), clock).await?;
+        serve(&own, &FromSession, Patience::default(), clock).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let standby = Session::load(&args.own).is_ok_and(|session| session.standby);
-    let outcome = ask(args, &clock).await;
+    let standby = Session::load(&own).is_ok_and(|session| session.standby);
+    let outcome = ask(args, &own, &clock).await;
     if let Err(error) = &outcome {
         eprintln!("holdfast wal-fetch: {}", error.chain());
     }
     Ok(ExitCode::from(exit_code(&outcome, standby)))
 }
 
-async fn ask(args: &WalFetch, clock: &Clock) -> Result<Fetched> {
+async fn ask(args: &WalFetch, own: &Path, clock: &Clock) -> Result<Fetched> {
     let (Some(file), Some(path)) = (&args.file, &args.path) else {
         return Err(Error::configure("wal-fetch needs %f and %p, as restore_command gives them"));
     };
-    let to = std::path::absolute(path)
-        .map_err(|cause| Error::configure(format!("{} is no path", path.display())).because(cause))?;
-    fetch(&args.own, file, &to, &|| launch(&args.own), clock).await
+    let to = absolute(path)?;
+    fetch(own, file, &to, &|| launch(own), clock).await
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path)
+        .map_err(|cause| Error::configure(format!("{} is no path", path.display())).because(cause))
 }
 
 /// Starts the prefetcher in a process group of its own, so that it outlives this process and is not hit by what
