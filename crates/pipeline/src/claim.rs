@@ -83,7 +83,16 @@ pub(crate) async fn claim(tools: &Tools, root: &RootPublic, stream: Stream) -> R
         }
         let digest = create_zero(tools, &access, epoch, &data_key, &taken).await?;
         let Taken { catalog, cursor, vouched, .. } = taken;
-        return Ok(Claimed { stream, epoch, data_key, ring: ring.generation, catalog, cursor, vouched, digest });
+        return Ok(Claimed {
+            stream,
+            epoch,
+            data_key,
+            ring: ring.generation,
+            catalog,
+            cursor,
+            vouched,
+            digest,
+        });
     }
     Err(Error::corrupt(format!(
         "{stream} showed another history at each of {ATTEMPTS} looks: either its store does not show what was \
@@ -186,7 +195,9 @@ async fn take_over(tools: &Tools, access: &Access, ours: Epoch) -> Result<Option
         let catalog = Catalog::default();
         return Ok(Some(Taken { took, abandoned: Vec::new(), digest, catalog, cursor: None, vouched: None }));
     };
-    let Some((mut catalog, cursor, vouched)) = resume(access, took.predecessor).await? else { return Ok(None) };
+    let Some((mut catalog, cursor, vouched)) = resume(access, took.predecessor).await? else {
+        return Ok(None);
+    };
     let abandoned = abandon(&mut catalog);
     Ok(Some(Taken { took, abandoned, digest, catalog, cursor, vouched }))
 }
@@ -333,7 +344,11 @@ async fn resume(access: &Access, predecessor: Option<Predecessor>) -> Result<Opt
     if head.at.0 != epoch || head.at.1 < last {
         return Ok(None);
     }
-    let front = if head.at.1 == last { Some(head.digest) } else { access.front(epoch, last).await?.map(|f| f.digest) };
+    let front = if head.at.1 == last {
+        Some(head.digest)
+    } else {
+        access.front(epoch, last).await?.map(|f| f.digest)
+    };
     if front != Some(digest) {
         return Ok(None);
     }

@@ -46,7 +46,10 @@ pub(crate) struct Lane {
 pub(crate) enum Moved {
     /// The header of this number is sealed.
     Sealed(u64),
-    Stored { number: u64, body: Body },
+    Stored {
+        number: u64,
+        body: Body,
+    },
 }
 
 impl Lane {
@@ -86,7 +89,14 @@ impl Lane {
     }
 
     /// Takes a closed batch; `number` follows the one before.
-    pub fn push(&mut self, number: u64, header: Header, entries: Vec<Entry>, closed: Vec<Bytes>, cost: usize) {
+    pub fn push(
+        &mut self,
+        number: u64,
+        header: Header,
+        entries: Vec<Entry>,
+        closed: Vec<Bytes>,
+        cost: usize,
+    ) {
         self.headers.insert(number, header);
         self.costs.insert(number, cost);
         self.in_memory += cost;

@@ -38,7 +38,11 @@ impl Counts {
         let ordered = self.received.covers(self.sealed)
             && self.sealed.covers(self.stored)
             && self.stored.covers(self.settled);
-        if ordered { Ok(()) } else { Err(Error::bug(format!("more was settled than stored, or the like: {self:?}"))) }
+        if ordered {
+            Ok(())
+        } else {
+            Err(Error::bug(format!("more was settled than stored, or the like: {self:?}")))
+        }
     }
 }
 
@@ -126,7 +130,9 @@ impl Ledger {
     pub fn store(&mut self, number: u64) -> Result<bool> {
         match self.open.get_mut(&number) {
             Some(object) if object.sealed && !object.done => object.done = true,
-            _ => return Err(Error::bug(format!("number {number} was stored twice, or before it was sealed"))),
+            _ => {
+                return Err(Error::bug(format!("number {number} was stored twice, or before it was sealed")));
+            }
         }
         let mut moved = false;
         while let Some(entry) = self.open.first_entry().filter(|entry| entry.get().done) {

@@ -20,7 +20,10 @@ const AFTER_ALL: char = 'z';
 pub(crate) async fn root(tools: &Tools) -> Result<RootPublic> {
     let range = Range::Part { from: 0, length: RING_MAX as u64 + 1 };
     let bytes = tools.sink.read(REPO, range).await?.ok_or_else(|| {
-        Error::configure(format!("{} holds no repository: wrong address, or `init` was not run", tools.sink.address()))
+        Error::configure(format!(
+            "{} holds no repository: wrong address, or `init` was not run",
+            tools.sink.address()
+        ))
     })?;
     RepoRecord::read(&bytes, tools.repo).map(|record| record.root)
 }
@@ -101,7 +104,8 @@ async fn has_other_lineage(tools: &Tools, stream: Stream) -> Result<bool> {
             Name::Lineage(other) | Name::Epoch { stream: other, .. } if other != stream => return Ok(true),
             _ => {}
         }
-        let folder = entry.name.get(prefix.len()..).and_then(|rest| rest.split_once('/')).map(|(folder, _)| folder);
+        let folder =
+            entry.name.get(prefix.len()..).and_then(|rest| rest.split_once('/')).map(|(folder, _)| folder);
         let Some(folder) = folder else {
             return Err(Error::corrupt(format!("«{}» lies where it does not belong", entry.name)));
         };

@@ -33,7 +33,10 @@ enum Standing {
     Parked,
     Opening(BoxFuture<'static, Result<Opened>>),
     /// The settler is away while it settles.
-    Open { follower: Box<dyn Follower>, settler: Option<Box<dyn Settler>> },
+    Open {
+        follower: Box<dyn Follower>,
+        settler: Option<Box<dyn Settler>>,
+    },
 }
 
 impl Link {

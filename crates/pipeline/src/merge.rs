@@ -31,15 +31,7 @@ pub(crate) struct Merging {
 
 impl Merging {
     pub fn new(tools: Tools, access: Access, epoch: Epoch) -> Self {
-        Self {
-            tools,
-            access,
-            epoch,
-            above: BTreeMap::new(),
-            run: VecDeque::new(),
-            bytes: 0,
-            work: None,
-        }
+        Self { tools, access, epoch, above: BTreeMap::new(), run: VecDeque::new(), bytes: 0, work: None }
     }
 
     /// Takes an object that was stored, and what of it lies below the watermark now.
@@ -108,8 +100,7 @@ impl Merging {
 }
 
 async fn merge(tools: Tools, access: Access, epoch: Epoch, originals: Vec<(u64, Body)>) -> Result<()> {
-    let names: Vec<String> =
-        originals.iter().map(|(number, _)| access.stream.log(epoch, *number)).collect();
+    let names: Vec<String> = originals.iter().map(|(number, _)| access.stream.log(epoch, *number)).collect();
     let key = tools.source_key.clone();
     let merged = tools.pool.run(move || {
         let mut merger = Merger::default();

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use holdfast_core::{Epoch, Instant, Result, Timestamp};
-use holdfast_repo::{chain::{Access, Chain}, names::Stream};
+use holdfast_repo::{
+    chain::{Access, Chain},
+    names::Stream,
+};
 
 use crate::{claim::read_epoch, gauges::Phase, parts::Tools, settings::Takeover};
 
@@ -38,7 +41,9 @@ pub(crate) async fn wait(tools: &Tools, stream: Stream, why: Option<&str>) -> Re
             return Ok(());
         }
         let rule = match tools.settings.takeover {
-            Takeover::Silence => format!("it is taken over when nothing moves in it for {} s", patience.as_secs()),
+            Takeover::Silence => {
+                format!("it is taken over when nothing moves in it for {} s", patience.as_secs())
+            }
             Takeover::Manual => "it is taken over when told to only (takeover = \"manual\")".to_owned(),
         };
         let why = why.map(|why| format!("{why}; ")).unwrap_or_default();

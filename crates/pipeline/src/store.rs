@@ -143,7 +143,9 @@ fn same(body: &Body, found: &[u8]) -> bool {
 pub(crate) fn fence(found: &OpenFront) -> Error {
     let name = found.prelude.id;
     match &found.front {
-        Front::End(end) => Error::fenced(format!("{name} is the END that epoch {} wrote: it took the stream over", end.by)),
+        Front::End(end) => {
+            Error::fenced(format!("{name} is the END that epoch {} wrote: it took the stream over", end.by))
+        }
         Front::Data(_) => Error::fenced(format!("{name} holds an object of another writer")),
     }
 }

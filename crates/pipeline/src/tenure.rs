@@ -7,9 +7,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use holdfast_core::{
-    Catalog, Cursor, Epoch, Error, Instant, Item, Result, Settler, Step, Timestamp,
-};
+use holdfast_core::{Catalog, Cursor, Epoch, Error, Instant, Item, Result, Settler, Step, Timestamp};
 use holdfast_repo::{
     catalog::apply,
     chain::Access,
@@ -58,8 +56,16 @@ pub(crate) enum End {
 /// How far a settle has come.
 enum Settled {
     /// No epoch stands above ours, listed after all up to `number` had come back (R7).
-    Alone { number: u64, cursor: Cursor },
-    Told { settler: Box<dyn Settler>, number: u64, cursor: Cursor, result: Result<()> },
+    Alone {
+        number: u64,
+        cursor: Cursor,
+    },
+    Told {
+        settler: Box<dyn Settler>,
+        number: u64,
+        cursor: Cursor,
+        result: Result<()>,
+    },
 }
 
 /// What a look beside the stream brought.
@@ -266,7 +272,11 @@ impl Tenure {
             self.extra.extend(clocks);
         }
         if self.heartbeat_at().is_some_and(|at| at <= now) {
-            if self.batcher.is_empty() { self.seal(Composed::default(), None, 0, 0, false)? } else { self.close_batch()? }
+            if self.batcher.is_empty() {
+                self.seal(Composed::default(), None, 0, 0, false)?
+            } else {
+                self.close_batch()?
+            }
         }
         if now >= self.look_at && self.looking.is_none() {
             self.look_at = now + LOOK_EVERY;
@@ -313,7 +323,10 @@ impl Tenure {
         let settle = (self.settling.is_none() && self.wants_settle()).then_some(self.settle_at);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         let look = self.looking.is_none().then_some(self.look_at);
-        [self.heartbeat_at(), self.park_at(), settle, ending, look].into_iter().flatten().fold(wake, Instant::min)
+        [self.heartbeat_at(), self.park_at(), settle, ending, look]
+            .into_iter()
+            .flatten()
+            .fold(wake, Instant::min)
     }
 
     fn close_batch(&mut self) -> Result<()> {

@@ -102,7 +102,10 @@ async fn run(tools: &mut Tools, stop: &mut watch::Receiver<bool>) -> Result<Outc
             }
             End::Fenced(error) => {
                 tools.gauges.fenced();
-                tracing::warn!(error = error.chain(), "fenced: another writer owns the stream; staying as its standby");
+                tracing::warn!(
+                    error = error.chain(),
+                    "fenced: another writer owns the stream; staying as its standby"
+                );
                 fenced = Some(error);
             }
         }

@@ -158,7 +158,11 @@ impl ScriptedSource {
     }
     fn reach(&self, name: &str) -> Result<()> {
         let inner = self.lock();
-        if inner.unreachable || inner.cut_off.contains(name) { Err(Error::retry("the source does not answer")) } else { Ok(()) }
+        if inner.unreachable || inner.cut_off.contains(name) {
+            Err(Error::retry("the source does not answer"))
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -18,7 +18,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Clock, Content, Epoch, Error, Extent, Layer, PackId, Random, Result, Run, RunId, RunProgress, Ticket, Timestamp,
+    Clock, Content, Epoch, Error, Extent, Layer, PackId, Random, Result, Run, RunId, RunProgress, Ticket,
+    Timestamp,
 };
 use holdfast_repo::{layer::RowBuffer, pack::PIECE_MAX};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -70,18 +71,14 @@ pub(crate) struct Gate {
 }
 
 /// Both halves for one tenure. `budget` in bytes.
-pub(crate) fn gate(
-    budget: u64,
-    epoch: Epoch,
-    clock: Clock,
-    random: Random,
-) -> (Arc<Gate>, Inlet) {
+pub(crate) fn gate(budget: u64, epoch: Epoch, clock: Clock, random: Random) -> (Arc<Gate>, Inlet) {
     let (commands, receiver) = mpsc::channel(COMMANDS);
     let permits = usize::try_from(budget).unwrap_or(usize::MAX).clamp(2 * PIECE_MAX, Semaphore::MAX_PERMITS);
     let live = Arc::new(Mutex::new(Live::default()));
     let packs = Arc::new(AtomicU64::new(0));
     let inlet = Inlet { commands: receiver, live: live.clone(), packs: packs.clone() };
-    let gate = Gate { commands, budget: Arc::new(Semaphore::new(permits)), live, epoch, packs, clock, random };
+    let gate =
+        Gate { commands, budget: Arc::new(Semaphore::new(permits)), live, epoch, packs, clock, random };
     (Arc::new(gate), inlet)
 }
 

@@ -185,7 +185,11 @@ fn why_1_4_content_is_durable_before_anything_names_it() {
         world.until("a pack hangs", || world.sink.held() > 0).await;
         world.sleep(100.0).await;
         let figures = owner.gauges.figures(world.clock.now());
-        assert!(figures.at_risk < Duration::from_secs(3), "commits waited for content: {:?}", figures.at_risk);
+        assert!(
+            figures.at_risk < Duration::from_secs(3),
+            "commits waited for content: {:?}",
+            figures.at_risk
+        );
         owner.crash();
         let restored = world.restore().await;
         assert_eq!(restored.checkpoints, 0);
@@ -236,7 +240,11 @@ fn why_1_6_what_landed_before_the_end_is_taken_over() {
         let successor = world.start(2, world.taking_over());
         streams(&world, &successor).await;
         let opened = format!("opens at {}", after.to);
-        assert!(trace_of(&world, "i2").iter().any(|line| line.contains(&opened)), "{:?}", trace_of(&world, "i2"));
+        assert!(
+            trace_of(&world, "i2").iter().any(|line| line.contains(&opened)),
+            "{:?}",
+            trace_of(&world, "i2")
+        );
         drop(successor);
         check(&world).await;
     });
@@ -320,11 +328,12 @@ fn why_10_1_a_claimant_that_saw_no_number_0_meets_it_later() {
         let first = world.start(1, world.settings.clone());
         world.until("its number 0 hangs", || world.sink.held() > 0).await;
         let sleeper = world.start(2, world.taking_over());
-        world.until("the sleeper looked", || {
-            world.names("/epochs/").len() == 2
-                && world.sink.trace().iter().any(|line| line.contains("read") && line.contains(&log(1)))
-        })
-        .await;
+        world
+            .until("the sleeper looked", || {
+                world.names("/epochs/").len() == 2
+                    && world.sink.trace().iter().any(|line| line.contains("read") && line.contains(&log(1)))
+            })
+            .await;
         sleeper.pause();
         world.sink.let_go();
         streams(&world, &first).await;
@@ -458,7 +467,9 @@ fn a_torn_object_is_named_by_writer_and_reader() {
         world.sink.tamper(&last, whole.slice(..whole.len() / 2));
         let started = world.writer(2, world.taking_over());
         let outcome = world.clock.timeout(Duration::from_secs(60), started.run).await;
-        let Some(Outcome::Failed(error)) = outcome else { panic!("a torn object was taken over: {outcome:?}") };
+        let Some(Outcome::Failed(error)) = outcome else {
+            panic!("a torn object was taken over: {outcome:?}")
+        };
         assert_eq!(error.act(), Act::Corrupt);
         let name = last.rsplit_once('/').unwrap().1;
         assert!(error.chain().contains(name), "{}", error.chain());
@@ -509,7 +520,10 @@ fn why_10_10_a_ring_that_grew_is_claimed_anew() {
         claimant.wake();
         streams(&world, &claimant).await;
         assert_eq!(world.names("/epochs/").len(), 2);
-        assert!(world.names(&log(1)).iter().all(|name| name.ends_with(&"0".repeat(16))), "epoch 1 wrote data");
+        assert!(
+            world.names(&log(1)).iter().all(|name| name.ends_with(&"0".repeat(16))),
+            "epoch 1 wrote data"
+        );
         assert_eq!(ring_of(&world, 2).await, 2);
         // A running writer rolls to a new epoch.
         world.put_ring(3).await;

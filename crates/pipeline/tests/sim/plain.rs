@@ -146,7 +146,8 @@ fn a_stop_ends_within_its_time() {
 /// The same writer on many threads and in real time.
 #[test]
 fn sealing_threads_change_nothing() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async {
         let script = Script {
             bytes_per_second: 4_000_000,

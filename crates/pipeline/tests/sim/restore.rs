@@ -26,14 +26,20 @@ impl World {
     pub fn access(&self) -> Access {
         let lineage = lineage_id(&self.key.key, self.key.repo, self.key.source, "arithmetic");
         let stream = Stream { source: self.key.source, lineage };
-        Access { sink: Arc::new(self.sink.clone()) as Arc<dyn Sink>, stream, source_key: self.key.key.clone() }
+        Access {
+            sink: Arc::new(self.sink.clone()) as Arc<dyn Sink>,
+            stream,
+            source_key: self.key.key.clone(),
+        }
     }
 
     /// Everything that a reader finds; panics when anything of it is not what the source once held.
     pub async fn restore(&self) -> Restored {
         let access = self.access();
         let keys = DataKeys::new(access.clone(), self.key.repo, Some(self.identity.clone()));
-        let Some(view) = LineageView::open(access, Arc::new(keys)).await.unwrap() else { return Restored::default() };
+        let Some(view) = LineageView::open(access, Arc::new(keys)).await.unwrap() else {
+            return Restored::default();
+        };
         assert!(view.damage().is_empty(), "{:?}", view.damage());
         let catalog = view.catalog();
         let mut restored = Restored { gaps: catalog.gaps.len(), ..Restored::default() };

@@ -27,7 +27,9 @@ fn what_was_settled_is_restored_whatever_happens() {
     let (first, seeds) = range();
     let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let met: Vec<Met> = std::thread::scope(|scope| {
-        let work = |thread| move || (first + thread..first + seeds).step_by(threads as usize).map(one).collect::<Vec<_>>();
+        let work = |thread| {
+            move || (first + thread..first + seeds).step_by(threads as usize).map(one).collect::<Vec<_>>()
+        };
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
         running.into_iter().flat_map(|thread| thread.join().expect("a seed failed")).collect()
     });

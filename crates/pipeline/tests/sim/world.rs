@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use holdfast_core::{Clock, Random, Sink, Timestamp, sink::{Body, Capabilities, Created}};
+use holdfast_core::{
+    Clock, Random, Sink, Timestamp,
+    sink::{Body, Capabilities, Created},
+};
 use holdfast_pipeline::{Gauges, Outcome, Parts, Phase, Pool, Settings, Writer};
 use holdfast_repo::{
     epoch::InstanceId,
@@ -10,7 +13,10 @@ use holdfast_repo::{
     names::{Name, REPO},
     ring::{RepoRecord, SourceContent, SourceRingDraft},
 };
-use holdfast_testkit::{CruelSink, Cruelty, scripted::{Script, ScriptedSource}};
+use holdfast_testkit::{
+    CruelSink, Cruelty,
+    scripted::{Script, ScriptedSource},
+};
 use tokio::sync::watch;
 
 use crate::faulty::{Pausable, Pause};
@@ -61,7 +67,18 @@ impl World {
         let public = root.public().unwrap();
         let key = SourceKey::generate(public.repo(), &random);
         let record = RepoRecord { root: public, created: clock.wall() };
-        let world = Self { clock, random, sink, source, identity, root, key, create_only, settings: settings(), pool: Pool::inline() };
+        let world = Self {
+            clock,
+            random,
+            sink,
+            source,
+            identity,
+            root,
+            key,
+            create_only,
+            settings: settings(),
+            pool: Pool::inline(),
+        };
         world.put(REPO, record.write().unwrap()).await;
         world.put_ring(1).await;
         world
@@ -119,7 +136,10 @@ impl World {
         let outcome = self.clock.timeout(Duration::from_secs(900), started.run).await;
         match outcome {
             Some(Outcome::CaughtUp) => {}
-            other => panic!("the last writer did not catch up: {other:?} {:?}", started.gauges.figures(self.clock.now())),
+            other => panic!(
+                "the last writer did not catch up: {other:?} {:?}",
+                started.gauges.figures(self.clock.now())
+            ),
         }
     }
 
