@@ -22,12 +22,13 @@ struct Life {
     data: Option<u64>,
 }
 
-/// Returns when the stream may be claimed.
+/// Returns when the stream may be claimed. `why` says who fenced us before: then the highest epoch is not ours,
+/// even if its writer has our instance's id (a copied state folder), and we do not duel with it.
 pub(crate) async fn wait(tools: &Tools, stream: Stream, why: Option<&str>) -> Result<()> {
     let access = tools.access(stream);
     let mut seen: Option<(Life, Instant)> = None;
     loop {
-        let Some(owner) = look(tools, &access).await? else { return Ok(()) };
+        let Some(owner) = look(tools, &access, why.is_some()).await? else { return Ok(()) };
         let now = tools.clock.now();
         let since = match seen {
             Some((life, since)) if life == owner.life => since,
@@ -62,12 +63,13 @@ struct Owner {
 }
 
 /// `None` when nobody stands in the way.
-async fn look(tools: &Tools, access: &Access) -> Result<Option<Owner>> {
+async fn look(tools: &Tools, access: &Access, fenced: bool) -> Result<Option<Owner>> {
     if tools.settings.take_over {
         return Ok(None);
     }
     let Some(highest) = access.epochs().await?.last().copied() else { return Ok(None) };
-    if read_epoch(access, highest).await?.is_some_and(|object| object.instance == tools.instance) {
+    let same = read_epoch(access, highest).await?.is_some_and(|object| object.instance == tools.instance);
+    if same && !fenced {
         return Ok(None);
     }
     let Some(chain) = Chain::open(access.clone()).await? else {

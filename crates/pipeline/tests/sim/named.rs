@@ -269,6 +269,26 @@ fn why_1_7_two_starts_at_once_leave_one_writer() {
     }
 }
 
+/// 1.7: a host that was cloned with its state folder has the same instance, and still does not duel for ever.
+#[test]
+fn why_1_7_a_cloned_state_folder_leaves_one_writer() {
+    for create_only in [true, false] {
+        simulate(async {
+            let world = world(create_only).await;
+            let one = world.start(1, world.settings.clone());
+            streams(&world, &one).await;
+            let clone = world.start(1, world.settings.clone());
+            world.sleep(300.0).await;
+            let mut phases = [world.phase(&one).name(), world.phase(&clone).name()];
+            phases.sort_unstable();
+            assert_eq!(phases, ["standby", "streaming"]);
+            assert_eq!(world.names("/epochs/").len(), 2);
+            drop((one, clone));
+            check(&world).await;
+        });
+    }
+}
+
 /// 1.7: an instance that starts again claims at once, another one after silence, or after a release.
 #[test]
 fn why_1_7_who_waits_and_who_does_not() {
