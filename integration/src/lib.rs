@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "real programs live in real time")]
 
+pub mod compare;
 mod journal;
 mod metrics;
 mod program;

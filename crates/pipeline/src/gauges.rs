@@ -101,8 +101,8 @@ pub struct Figures {
     pub objects_put: u64,
     /// Counts per class of [`BATCH_BYTES`], not cumulative.
     pub batches: [u64; BATCH_BYTES.len() + 1],
-    /// Since the newest instant of which all that the source held is durable; since the start while there is
-    /// none. Grows while source or store are out of sight.
+    /// Since the newest instant of which all that the source held is durable, an earlier process's included; since
+    /// the start while there is none. Grows while source or store are out of sight.
     pub at_risk: Duration,
     /// Bytes received and not durable.
     pub at_risk_bytes: u64,
@@ -196,6 +196,13 @@ impl Gauges {
         inner.vouched = inner.vouched.max(vouched);
         let time = inner.vouched.map(|(_, time)| time);
         inner.restorable_to = inner.restorable_to.max(time);
+    }
+    /// What an earlier life left durable, by the source's clock: what was written since then is at risk, also
+    /// before this process began.
+    pub(crate) fn inherited(&self, vouched: Timestamp, wall: Timestamp, now: Instant) {
+        let mut inner = self.lock();
+        let then = now.checked_sub(wall.since(vouched)).unwrap_or(now);
+        inner.since = inner.since.min(then);
     }
     pub(crate) fn catalog(&self, gaps: usize, checkpoint: Option<(Timestamp, Timestamp)>) {
         let mut inner = self.lock();

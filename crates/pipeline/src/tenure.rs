@@ -146,6 +146,9 @@ impl Tenure {
             in_flight: tools.settings.in_flight,
         };
         tools.gauges.begin_epoch(epoch);
+        if let Some(vouched) = vouched {
+            tools.gauges.inherited(vouched, tools.clock.wall(), now);
+        }
         Self {
             batcher: Batcher::new(limits),
             ledger: Ledger::new(),

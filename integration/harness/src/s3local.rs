@@ -60,6 +60,11 @@ impl S3Local {
         Self::start_in(root, None, Conditions::Kept, None)
     }
 
+    /// The same with TLS.
+    pub fn start_tls_at(root: &Path, certificates: &Certificates) -> Result<Self> {
+        Self::start_in(root, None, Conditions::Kept, Some(certificates))
+    }
+
     fn start_in(
         root: &Path,
         folder: Option<TempDir>,
