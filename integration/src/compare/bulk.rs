@@ -43,7 +43,7 @@ async fn tables(server: &Server, from: u64, count: u64, part: u64) -> Result<u64
     for number in (from..from + count).filter(|number| number % 2 == part) {
         client
             .simple_query(&format!(
-                "create table bulk_{number} as select {number}::bigint * 10000000 + i as id, (i * 7919) % 1000003 as account, \
+                "create table bulk_{number} as select {number}::bigint * 10000000 + i as id, (i::bigint * 7919) % 1000003 as account, \
                  md5(({number} * i)::text) as reference, 'transfer of goods, delivered by carrier ' || (i % 977) as note, \
                  now() + i * interval '1 second' as at from generate_series(1, {ROWS}) i"
             ))
