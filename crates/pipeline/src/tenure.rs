@@ -13,7 +13,7 @@ use holdfast_repo::{
     chain::Access,
     entry::Entry,
     object::Header,
-    view::{CACHE_BYTES, TableReader, Tables},
+    view::{CACHE_BYTES, Repository, TableReader, Tables},
 };
 use tokio::sync::watch;
 
@@ -25,7 +25,6 @@ use crate::{
     gauges::Phase,
     lane::{Lane, Moved},
     ledger::Ledger,
-    lineage::newest_generation,
     link::Link,
     merge::Merging,
     parts::Tools,
@@ -81,6 +80,7 @@ struct Ending {
 
 pub(crate) struct Tenure {
     tools: Tools,
+    repository: Repository,
     access: Access,
     epoch: Epoch,
     ring: u64,
@@ -120,7 +120,7 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    pub fn new(tools: Tools, claimed: Claimed) -> Self {
+    pub fn new(tools: Tools, repository: Repository, claimed: Claimed) -> Self {
         let Claimed { stream, epoch, data_key, ring, catalog, cursor, vouched, digest } = claimed;
         let access = tools.access(stream);
         let now = tools.clock.now();
@@ -175,6 +175,7 @@ impl Tenure {
             above: None,
             ending: None,
             tools,
+            repository,
             access,
             epoch,
             ring,
@@ -283,10 +284,11 @@ impl Tenure {
         }
         if now >= self.look_at && self.looking.is_none() {
             self.look_at = now + LOOK_EVERY;
-            let (access, epoch, tools) = (self.access.clone(), self.epoch, self.tools.clone());
+            let (access, epoch) = (self.access.clone(), self.epoch);
+            let (repository, source) = (self.repository.clone(), self.tools.source);
             self.looking = Some(Box::pin(async move {
                 let above = access.epochs_above(epoch).await?.last().copied();
-                Ok(Looked { above, ring: newest_generation(&tools).await? })
+                Ok(Looked { above, ring: repository.source_generation(source).await? })
             }));
         }
         if self.park_at().is_some_and(|at| at <= now) {

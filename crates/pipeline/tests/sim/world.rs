@@ -83,7 +83,7 @@ impl World {
         world.put_ring(1).await;
         world
     }
-    async fn put(&self, name: &str, bytes: Vec<u8>) {
+    pub async fn put(&self, name: &str, bytes: Vec<u8>) {
         assert_eq!(self.sink.create(name, Body::from(bytes)).await.unwrap(), Created::New);
     }
     pub async fn put_ring(&self, generation: u64) {
@@ -202,6 +202,10 @@ impl Running {
     /// Kills it between two polls.
     pub fn crash(self) {
         self.task.abort();
+    }
+    /// How it ends by itself.
+    pub async fn end(mut self) -> Outcome {
+        (&mut self.task).await.unwrap()
     }
     pub async fn stop(mut self) -> Outcome {
         self.stop.send(true).unwrap();

@@ -8,6 +8,8 @@ use holdfast_repo::{
     entry::Entry,
     keys::Identity,
     layer::StateBuilder,
+    names::Name,
+    ring::FORMAT,
     view::{LineageView, Pass, Repository, Source, TableReader, Tables},
 };
 
@@ -238,6 +240,23 @@ async fn the_way_in_refuses_what_the_root_did_not_sign() {
     author.sink.tamper_lose("repo.json");
     let error = Repository::open(author.sink.clone(), None).await.err().unwrap();
     assert!(error.to_string().contains("no repository"), "{error}");
+}
+
+#[tokio::test]
+async fn a_repository_that_was_raised_to_a_newer_format_is_refused() {
+    let author = Author::new().await;
+    let format = |version| Name::Format(version).to_string();
+    author.put(&format(FORMAT), Vec::new()).await;
+    let opened = repository(&author).await;
+    author.put(&format(FORMAT + 1), Vec::new()).await;
+    author.put(&format(FORMAT + 16), Vec::new()).await;
+    for error in [
+        opened.refuse_newer().await.unwrap_err(),
+        Repository::open(author.sink.clone(), None).await.err().unwrap(),
+    ] {
+        assert_eq!(error.act(), Act::Configure);
+        assert!(error.to_string().contains(&format!("raised to format {}", FORMAT + 16)), "{error}");
+    }
 }
 
 #[tokio::test]
