@@ -26,7 +26,7 @@ pub struct Opened {
 /// The repository alone.
 pub async fn repository(config: &Config) -> Result<(Store, Repository)> {
     let (clock, random) = (Clock::system(), Random::system());
-    let store = store::open(&config.repository, Patience::Minutes, &clock, &random).await?;
+    let store = store::open(&config.repository, Patience::Reader, &clock, &random).await?;
     let repository = Repository::open(store.sink.clone(), Some(config.id()?)).await?;
     Ok((store, repository))
 }

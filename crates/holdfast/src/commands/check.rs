@@ -93,7 +93,7 @@ pub async fn run(args: &Check, config: &Config, json: bool) -> Result<ExitCode> 
 async fn check_store(config: &Config, lines: &mut Lines) -> Option<Repository> {
     const OF: &str = "store";
     let (clock, random) = (Clock::system(), Random::system());
-    let store = store::open(&config.repository, Patience::Minutes, &clock, &random).await;
+    let store = store::open(&config.repository, Patience::Reader, &clock, &random).await;
     let store = lines.take(OF, "reached", store)?;
     let id = lines.take(OF, "repository id", config.id())?;
     let repository = lines.take(OF, "repository", Repository::open(store.bare.clone(), Some(id)).await)?;

@@ -1,9 +1,9 @@
 //! `run` and `backfill`: the sources of the settings, each with its own pipeline.
 
-use std::{collections::BTreeMap, process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use holdfast_core::{Act, Clock, Error, Random, Result, sink::Meter};
+use holdfast_core::{Act, Clock, Error, Random, Result, sink::Capabilities};
 use holdfast_pipeline::{Budget, Outcome, Pool};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -14,10 +14,13 @@ use crate::{
     cli::{One, Run},
     config::Config,
     control, exit_code,
-    sources::{Followed, Manner, Shared},
+    sources::{Followed, Manner, Shared, Watched},
     status_page,
     store::{self, Patience},
 };
+
+/// Between two looks at a store that is away at the start.
+const PROBE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub async fn run(args: &Run, config: Config) -> Result<ExitCode> {
     let names =
@@ -37,20 +40,31 @@ async fn follow(names: Vec<String>, config: Config, manner: Manner) -> Result<Ex
     let (stop, stopped) = watch::channel(false);
     let mut term = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
-    let (followed, meter) = tokio::select! {
-        started = start(&names, &config, manner, stopped) => started?,
+    let shared = tokio::select! {
+        shared = share(names.len(), &config, stopped) => shared?,
         _ = term.recv() => return Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
-    let orders: BTreeMap<_, _> = followed.iter().map(|f| (f.name.clone(), f.requests.clone())).collect();
-    let (watched, tasks): (Vec<_>, Vec<_>) = followed.into_iter().map(|f| f.start()).unzip();
-    let _control = control::serve(&config.process.state_dir, orders)?;
+    let followed: Vec<Followed> =
+        names.iter().map(|name| Followed::new(name, &config, &shared, manner)).collect::<Result<_>>()?;
+    let watched: Vec<Watched> = followed.iter().map(|followed| followed.watched.clone()).collect();
+    // Seen from the start: a store that is away keeps us waiting, and must be named.
+    let _control = control::serve(&config.process.state_dir, &watched)?;
     let _page = match &config.process.listen {
-        Some(address) => Some(status_page::serve(address, watched, meter, Clock::system()).await?),
+        Some(address) => {
+            let meter = shared.store.meter.clone();
+            Some(status_page::serve(address, watched.clone(), meter, shared.clock.clone()).await?)
+        }
         None => None,
     };
     let _watchdog = notify_systemd();
-    let mut tasks: FuturesUnordered<_> = tasks.into_iter().collect();
+    let capabilities = tokio::select! {
+        capabilities = probe(&shared, &watched) => capabilities?,
+        _ = term.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
+    let tasks = followed.into_iter().map(|followed| followed.start(&shared, &capabilities));
+    let mut tasks: FuturesUnordered<_> = tasks.collect();
     let mut worst: Option<Act> = None;
     loop {
         let ended = tokio::select! {
@@ -75,33 +89,52 @@ async fn follow(names: Vec<String>, config: Config, manner: Manner) -> Result<Ex
     Ok(worst.map_or(ExitCode::SUCCESS, exit_code))
 }
 
-async fn start(
-    names: &[String],
-    config: &Config,
-    manner: Manner,
-    stop: watch::Receiver<bool>,
-) -> Result<(Vec<Followed>, Arc<Meter>)> {
+async fn share(sources: usize, config: &Config, stop: watch::Receiver<bool>) -> Result<Shared> {
     let (clock, random) = (Clock::system(), Random::system());
-    let store = store::open(&config.repository, Patience::Forever, &clock, &random).await?;
-    let capabilities = store.sink.capabilities().await?;
-    if !capabilities.create_only {
-        tracing::warn!(
-            "the store does not refuse to overwrite; holdfast stays safe by listing epochs before each acknowledgement, at one request more"
-        );
-    }
-    let sources = names.len() as u64;
-    let shared = Shared {
+    let store = store::open(&config.repository, Patience::Writer, &clock, &random).await?;
+    Ok(Shared {
         store,
-        capabilities,
         pool: Pool::threads(std::thread::available_parallelism().map_or(2, usize::from).min(8))?,
         clock,
         random,
-        budget: budget(config).share(sources),
+        budget: budget(config).share(sources as u64),
         stop,
+    })
+}
+
+/// What the store can do. One that is away is waited for, here as later: the sources keep what is not durable.
+///
+/// # Errors
+/// What does not pass by itself: wrong rights, no such bucket.
+async fn probe(shared: &Shared, watched: &[Watched]) -> Result<Capabilities> {
+    let mut pause = Duration::from_secs(1);
+    let capabilities = loop {
+        match shared.store.bare.capabilities().await {
+            Ok(capabilities) => break capabilities,
+            Err(error) if error.is_passing() => {
+                tracing::warn!(
+                    error = error.chain(),
+                    "the store is out of reach; it is asked again, and nothing is followed before it answers"
+                );
+                for source in watched {
+                    source.gauges.store_failed(error.chain());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        shared.clock.sleep(pause).await;
+        pause = (pause * 2).min(PROBE_PAUSE_MAX);
     };
-    let followed =
-        names.iter().map(|name| Followed::new(name, config, &shared, manner)).collect::<Result<_>>()?;
-    Ok((followed, shared.store.meter))
+    for source in watched {
+        source.gauges.store_answered();
+    }
+    if !capabilities.create_only {
+        tracing::warn!(
+            "the store does not refuse to overwrite; holdfast stays safe by listing epochs before it settles, at one \
+             request more"
+        );
+    }
+    Ok(capabilities)
 }
 
 /// Of `memory` (default: 256 MiB, or a quarter of what the cgroup allows), about 40 % are batches and packs in
