@@ -54,6 +54,14 @@ impl Body {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Does it hold exactly these bytes?
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        let mut rest = Some(bytes);
+        for part in &self.0 {
+            rest = rest.and_then(|rest| rest.strip_prefix(part.as_ref()));
+        }
+        rest.is_some_and(<[u8]>::is_empty)
+    }
     /// One contiguous slice; copies unless there is only one part.
     pub fn concat(&self) -> Bytes {
         match self.0.as_slice() {
@@ -142,6 +150,20 @@ pub fn decorate(
     }
     let sink = Arc::new(Retrying::new(sink, retry, urgent, clock, random, meter.clone()));
     (sink, meter)
+}
+
+/// Creates `name` with these bytes. That they stand there already is success: an earlier attempt of ours, whose
+/// answer was lost. `false`: other bytes do.
+pub async fn create_same(sink: &dyn Sink, name: &str, body: &Body) -> Result<bool> {
+    loop {
+        if sink.create(name, body.clone()).await? == Created::New {
+            return Ok(true);
+        }
+        // Gone again since: removed by whoever made it.
+        if let Some(found) = sink.read(name, Range::All).await? {
+            return Ok(body.is(&found));
+        }
+    }
 }
 
 /// All objects under a prefix.

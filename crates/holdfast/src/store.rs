@@ -1,12 +1,13 @@
 //! The sink that the settings name, with its decorators.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use holdfast_core::{
     Clock, Error, Random, Result, Sink,
-    sink::{self, Meter, RetrySettings, Urgent},
+    sink::{self, Meter, RetrySettings},
 };
 use holdfast_fs::{FsSettings, FsSink};
+use holdfast_repo::names;
 use holdfast_s3::S3Sink;
 
 use crate::config::Repository;
@@ -63,9 +64,8 @@ fn decorate(
     random: &Random,
 ) -> Store {
     let settings = RetrySettings { patience: Some(patience.duration()), ..RetrySettings::default() };
-    let urgent: Urgent = |name| name.contains("/log/") || name.contains("/epochs/");
     let (rate, clock, random) = (repository.upload_rate, clock.clone(), random.clone());
-    let (sink, meter) = sink::decorate(bare.clone(), settings, rate, urgent, clock, random);
+    let (sink, meter) = sink::decorate(bare.clone(), settings, rate, names::is_urgent, clock, random);
     Store { sink, bare, meter }
 }
 
@@ -91,6 +91,12 @@ async fn connect(
             )));
         }
     };
+    if !Path::new(folder).is_absolute() {
+        return Err(Error::configure(format!(
+            "url = \"{folder}\" in [repository] is a relative path, which means another folder for each process that \
+             reads it: write the whole path, or s3://bucket/prefix"
+        )));
+    }
     let settings = FsSettings { create, ..FsSettings::default() };
     Ok(Arc::new(FsSink::open(folder, settings, random.clone()).await?))
 }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use holdfast_core::{
     Catalog, Cursor, Epoch, Error, Result, RunId, Timestamp, WriterId,
-    sink::{Body, Created, Range},
+    sink::{Body, Range, create_same},
 };
 use holdfast_repo::{
     catalog::apply,
@@ -139,12 +139,8 @@ async fn create_epoch(tools: &Tools, access: &Access, ring: &SourceRing) -> Resu
         recipients: &ring.recipients,
     };
     let (bytes, data_key) = claim.seal(&tools.source_key, &tools.random)?;
-    let name = stream.epoch(epoch);
-    if tools.sink.create(&name, Body::from(bytes.clone())).await? == Created::New {
-        return Ok(Some((epoch, data_key)));
-    }
-    let found = tools.sink.read(&name, Range::All).await?;
-    Ok((found.as_deref() == Some(&bytes)).then_some((epoch, data_key)))
+    let ours = create_same(&*tools.sink, &stream.epoch(epoch), &Body::from(bytes)).await?;
+    Ok(ours.then_some((epoch, data_key)))
 }
 
 /// An epoch object, proved; `None` when there is none.

@@ -2,7 +2,7 @@
 
 use holdfast_core::{
     Error, Identity, Result,
-    sink::{Body, Range},
+    sink::{Body, Range, create_same},
 };
 use holdfast_repo::{
     names::{Stream, lineage_id},
@@ -10,7 +10,7 @@ use holdfast_repo::{
     view::Repository,
 };
 
-use crate::{parts::Tools, store::create_ours};
+use crate::parts::Tools;
 
 /// The stream of the source that calls itself `identity`. The first lineage of a source is made here; any
 /// other must have been adopted.
@@ -45,9 +45,10 @@ pub(crate) async fn stream(tools: &Tools, repository: &Repository, identity: &Id
     let origin = if adopted { Origin::Adopted { by: "source adopt".to_owned() } } else { Origin::FirstStart };
     let record = LineageRecord { identity: identity.text.clone(), created: tools.clock.wall(), origin };
     let body = Body::from(record.seal(&tools.source_key, stream, &tools.random)?);
-    if let Err(error) = create_ours(&*tools.sink, &name, &body).await {
+    if !create_same(&*tools.sink, &name, &body).await? {
         // Two first starts at once: both say the same of the same source.
-        let bytes = tools.sink.read(&name, range).await?.ok_or(error)?;
+        let bytes = tools.sink.read(&name, range).await?;
+        let bytes = bytes.ok_or_else(|| Error::corrupt(format!("{name} came and went")))?;
         LineageRecord::open(&tools.source_key, stream, &bytes)?;
     }
     Ok(stream)

@@ -165,6 +165,8 @@ impl Sink for MemorySink {
 mod tests {
     use std::sync::Arc;
 
+    use holdfast_core::sink::create_same;
+
     use super::*;
     use crate::SinkSuite;
 
@@ -172,6 +174,17 @@ mod tests {
     async fn it_is_a_sink_like_any_other() {
         SinkSuite::new(Arc::new(MemorySink::create_only()), "suite").run().await;
         SinkSuite::new(Arc::new(MemorySink::overwriting()), "suite").overwriting().run().await;
+    }
+
+    #[tokio::test]
+    async fn an_earlier_attempt_of_ours_is_told_from_other_bytes() {
+        let sink = MemorySink::create_only();
+        let body = Body(vec![Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"two")]);
+        assert!(create_same(&sink, "a", &body).await.unwrap());
+        assert!(create_same(&sink, "a", &Body::from(b"onetwo".to_vec())).await.unwrap());
+        for other in [&b"onetw"[..], b"onetwo!", b"", b"onetwa"] {
+            assert!(!create_same(&sink, "a", &Body::from(other.to_vec())).await.unwrap());
+        }
     }
 
     #[tokio::test]
