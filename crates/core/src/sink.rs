@@ -7,6 +7,7 @@ mod limited;
 mod meter;
 mod name;
 mod retrying;
+mod store_clock;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +20,9 @@ pub use limited::Limited;
 pub use meter::{Figures, LATENCY_MS, Meter, Metered, Operation};
 pub use name::{NAME_MAX, check_name, is_name_byte};
 pub use retrying::{RetrySettings, Retrying};
+pub use store_clock::StoreClock;
 
-use crate::{Clock, Random, Result, Timestamp};
+use crate::{Clock, Instant, Random, Result, Timestamp};
 
 /// Largest object we ever write: one PUT, no multipart.
 pub const OBJECT_MAX: usize = 64 << 20;
@@ -129,6 +131,11 @@ pub trait Sink: Send + Sync + 'static {
     async fn remove(&self, names: &[String]) -> Result<()>;
     /// What a person would recognise (`s3://bucket/prefix`, a folder).
     fn address(&self) -> String;
+    /// What the store's own clock showed, and our instant then, as of its newest answer that said so; `None`
+    /// before, or of a store that never tells. Asks nothing. Decorators hand it on.
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        None
+    }
 }
 
 /// Tells by its name whether somebody may be waiting for an object (log objects and epochs, not packs).

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Act, Clock, Error, Random, Result, Sink,
+    Act, Clock, Error, Instant, Random, Result, Sink, Timestamp,
     sink::{Body, Capabilities, Created, Page, Range, create_same},
 };
 use holdfast_repo::{
@@ -85,6 +85,9 @@ impl Sink for Patient {
     }
     fn address(&self) -> String {
         self.inner.address()
+    }
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.inner.clock()
     }
 }
 

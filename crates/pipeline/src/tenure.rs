@@ -273,7 +273,9 @@ impl Tenure {
             let changed = content::lock(self.packer.live()).changed();
             self.extra.extend(changed.into_iter().map(Entry::Progress));
             let clocks = self.clocks(now);
-            self.extra.extend(clocks);
+            // Without a store the newest is enough.
+            self.extra.retain(|entry| !matches!(entry, Entry::Clocks { .. }));
+            self.extra.push(clocks);
         }
         if self.heartbeat_at().is_some_and(|at| at <= now) {
             if self.batcher.is_empty() {
@@ -302,11 +304,16 @@ impl Tenure {
         Ok(())
     }
 
-    /// The source's clock beside ours, as of the newest instant that it vouched for.
-    fn clocks(&mut self, now: Instant) -> Option<Entry> {
-        let (at, source) = self.seen.take()?;
+    /// The clocks of source, host and store at one moment: the newest that the source vouched for since the last
+    /// record, else now. What the store showed earlier or later is moved there by our monotonic clock.
+    fn clocks(&mut self, now: Instant) -> Entry {
+        let seen = self.seen.take();
+        let at = seen.map_or(now, |(at, _)| at);
         let host = self.tools.clock.wall().minus(now.saturating_duration_since(at));
-        Some(Entry::Clocks { source: Some(source), host, store: None })
+        let store = self.tools.sink.clock().map(|(told, time)| {
+            time.plus(at.saturating_duration_since(told)).minus(told.saturating_duration_since(at))
+        });
+        Entry::Clocks { source: seen.map(|(_, source)| source), host, store }
     }
 
     fn heartbeat_at(&self) -> Option<Instant> {

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Error, Result, Sink, Timestamp,
+    Clock, Error, Instant, Result, Sink, Timestamp,
     sink::{Body, Capabilities, Created, Entry, OBJECT_MAX, Page, Range, check_name},
 };
 
@@ -158,6 +158,10 @@ impl Sink for MemorySink {
 
     fn address(&self) -> String {
         "memory".to_owned()
+    }
+
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        Some((Clock::system().now(), Timestamp(self.lock().seconds * 1_000_000)))
     }
 }
 
