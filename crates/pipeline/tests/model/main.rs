@@ -3,7 +3,7 @@
 //! Up to three writers start at any time and may stop for ever between any two steps. A create lands at any
 //! later moment, or its answer is lost and the same bytes are sent again, or a copy of it lands once more much
 //! later. Two data creates are in flight. Merge, check, removal one by one, take-over and settle are steps of
-//! their own, and so is each listing.
+//! their own, and so is each listing. Where a test says so, the store loses an object that it held.
 //!
 //! Two things must hold in every state: what was settled is in the reader's view (R5), and the view is one
 //! chain in which each object goes on where the one before it ended. A rule that is switched off must give
@@ -69,6 +69,24 @@ fn without_create_only_holds_with_three_writers() {
     if large() {
         holds(Rules::plain(&[2, 1, 1]));
     }
+}
+
+#[test]
+fn a_lost_object_costs_itself_alone() {
+    holds(Rules::create_only(&[3, 1]).losing());
+    holds(Rules::plain(&[3, 1]).losing());
+}
+
+#[test]
+fn taking_a_lost_object_for_the_end_loses_what_follows() {
+    breaks(Rules::create_only(&[3, 1]).losing().without(Broken::StepOver), 30);
+    breaks(Rules::plain(&[3, 1]).losing().without(Broken::StepOver), 30);
+}
+
+#[test]
+fn without_a_window_a_create_in_flight_is_taken_for_lost() {
+    breaks(Rules::create_only(&[3, 1]).without(Broken::Window), 30);
+    breaks(Rules::plain(&[3, 1]).without(Broken::Window), 30);
 }
 
 #[test]

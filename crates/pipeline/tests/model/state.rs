@@ -4,6 +4,8 @@
 pub const DATA: usize = 3;
 pub const SLOTS: usize = DATA + 2;
 pub const WRITERS: usize = 3;
+/// No create begins so far above the lowest one without an answer.
+pub const WINDOW: usize = 2;
 
 /// A rule that is switched off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +24,8 @@ pub enum Broken {
     Gapless,
     ZeroStays,
     NumberIsName,
+    Window,
+    StepOver,
 }
 
 #[derive(Clone, Debug)]
@@ -29,15 +33,21 @@ pub struct Rules {
     pub create_only: bool,
     /// How many data objects each writer has to write.
     pub data: Vec<u8>,
+    /// The store may lose one object that it held.
+    pub loses: bool,
     pub broken: Option<Broken>,
 }
 
 impl Rules {
     pub fn create_only(data: &[u8]) -> Self {
-        Self { create_only: true, data: data.to_vec(), broken: None }
+        Self { create_only: true, data: data.to_vec(), loses: false, broken: None }
     }
     pub fn plain(data: &[u8]) -> Self {
-        Self { create_only: false, data: data.to_vec(), broken: None }
+        Self { create_only: false, data: data.to_vec(), loses: false, broken: None }
+    }
+    pub fn losing(mut self) -> Self {
+        self.loses = true;
+        self
     }
     pub fn without(mut self, broken: Broken) -> Self {
         self.broken = Some(broken);
@@ -52,9 +62,10 @@ impl Rules {
     }
     pub fn name(&self) -> String {
         let store = if self.create_only { "create-only" } else { "without create-only" };
+        let loses = if self.loses { ", an object is lost" } else { "" };
         match self.broken {
-            None => format!("{store} {:?}", self.data),
-            Some(rule) => format!("{store} {:?}, {rule:?} off", self.data),
+            None => format!("{store} {:?}{loses}", self.data),
+            Some(rule) => format!("{store} {:?}{loses}, {rule:?} off", self.data),
         }
     }
 }
@@ -134,6 +145,8 @@ pub struct State {
     pub zero: [Taken; WRITERS],
     /// End of the merged object (it begins at 1); 0 when none.
     pub merged: [u8; WRITERS],
+    /// Bit n: the store held number n of that epoch and lost it.
+    pub lost: [u8; WRITERS],
 }
 
 impl State {
@@ -151,9 +164,29 @@ impl State {
     fn readable(&self, w: usize, n: usize) -> bool {
         n <= usize::from(self.merged[w]) || self.log[w][n] == Slot::Data
     }
-    /// The last number of the gapless run of w's epoch, as it stands now.
+    /// The lowest number of w's epoch, from `from` on, that nobody wrote and that may still land: a number so far
+    /// below one that is there had its answer before that one was begun.
+    pub fn end(&self, w: usize, from: usize, steps_over: bool) -> u8 {
+        let newest = (from..SLOTS).rev().find(|&n| self.log[w][n] != Slot::Free).unwrap_or(0);
+        let proven = |n: usize| newest >= n + WINDOW && steps_over;
+        let taken = |&n: &usize| self.log[w][n] == Slot::Data || self.log[w][n] == Slot::Free && proven(n);
+        (from + (from..SLOTS).take_while(taken).count()) as u8
+    }
+    /// The last number that is there below `end`.
+    pub fn last(&self, w: usize, end: u8) -> u8 {
+        (1..end).rev().find(|&n| self.readable(w, n.into())).unwrap_or(0)
+    }
+    /// The last number of w's epoch that counts, as it stands now.
     pub fn count(&self, w: usize) -> u8 {
-        (1..SLOTS).take_while(|&n| self.readable(w, n)).count() as u8
+        self.last(w, self.end(w, usize::from(self.merged[w]) + 1, true))
+    }
+
+    /// A number that was taken over is there, or is a hole that readers step over.
+    fn known(&self, w: usize, n: u8, rules: &Rules) -> bool {
+        rules.loses || self.readable(w, n.into())
+    }
+    fn is_lost(&self, w: usize, n: u8) -> bool {
+        self.lost[w] & (1 << n) != 0
     }
 
     /// R5: the objects that exist for a reader, as (writer, number), in order.
@@ -169,7 +202,7 @@ impl State {
         for w in below {
             let named = self.zero[top][w] - 1;
             let last = if rules.is_off(Broken::ReadToEnd) { self.count(w) } else { named };
-            view.extend((1..=last).filter(|&n| self.readable(w, n.into())).map(|n| (w, n)));
+            view.extend((1..=last).filter(|&n| self.known(w, n, rules)).map(|n| (w, n)));
         }
         if self.has_zero(top) {
             view.extend((1..=self.count(top)).map(|n| (top, n)));
@@ -187,7 +220,7 @@ impl State {
         let view = self.view(rules);
         for (w, writer) in self.writers.iter().enumerate() {
             for n in 1..=writer.settled {
-                if !view.contains(&(w, n)) {
+                if !view.contains(&(w, n)) && !self.is_lost(w, n) {
                     return Some(format!("w{w} settled {n}, but readers see {view:?}"));
                 }
             }
@@ -195,6 +228,9 @@ impl State {
         for (at, &(w, n)) in view.iter().enumerate() {
             if usize::from(self.base(w) + n) != at + 1 {
                 return Some(format!("the chain skips or doubles an item: {view:?}"));
+            }
+            if !self.readable(w, n.into()) && !self.is_lost(w, n) {
+                return Some(format!("w{w} {n} is taken for lost and was never there: {view:?}"));
             }
         }
         None

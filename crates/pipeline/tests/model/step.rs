@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::state::{At, Broken, Merge, Rules, SLOTS, Slot, State, WRITERS};
+use crate::state::{At, Broken, Merge, Rules, SLOTS, Slot, State, WINDOW, WRITERS};
 
 /// One line of a counterexample.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,9 @@ pub fn successors(state: &State, rules: &Rules, out: &mut Vec<(Step, State)>) {
         }
         moves.data_lands();
         moves.copy_lands();
+        if rules.loses {
+            moves.is_lost();
+        }
     }
 }
 
@@ -162,9 +165,9 @@ impl Moves<'_> {
         let target = usize::from(me.target);
         let free = |n: &usize| self.state.log[target][*n] == Slot::Free;
         let from = usize::from(me.merged_end) + 1;
-        let lowest = (from..SLOTS).find(free).unwrap_or(SLOTS - 1);
-        let above_all = (from..SLOTS).rev().take_while(free).last().unwrap_or(SLOTS - 1);
-        let n = if rules.is_off(Broken::LowestHole) { above_all } else { lowest } as u8;
+        let lowest = self.state.end(target, from, !rules.is_off(Broken::StepOver)).min(SLOTS as u8 - 1);
+        let above_all = (from..SLOTS).rev().take_while(free).last().unwrap_or(SLOTS - 1) as u8;
+        let n = if rules.is_off(Broken::LowestHole) { above_all } else { lowest };
         if rules.create_only && !rules.is_off(Broken::End) {
             // An END of an earlier claimant is met by the create itself.
             let n = match self.state.log[target].iter().position(|slot| matches!(slot, Slot::End(_))) {
@@ -233,7 +236,7 @@ impl Moves<'_> {
             } else if !adds {
                 s.writers[w].taken = s.zero[target];
             }
-            s.writers[w].taken[target] = n;
+            s.writers[w].taken[target] = s.last(target, n) + 1;
         }
         Self::close_next(s, w, Some(target), rules);
     }
@@ -297,7 +300,9 @@ impl Moves<'_> {
         let me = self.state.writers[w];
         let flying = (me.sent & !me.done).count_ones();
         let next = (8 - me.sent.leading_zeros() as u8).max(1);
-        if flying < 2 && next <= rules.data[w] {
+        let lowest = (1..SLOTS as u8).find(|n| me.sent & !me.done & (1 << n) != 0);
+        let near = lowest.is_none_or(|lowest| next < lowest + WINDOW as u8);
+        if flying < 2 && (near || rules.is_off(Broken::Window)) && next <= rules.data[w] {
             self.take("sends", w, next, |s| s.writers[w].sent |= 1 << next);
         }
         let watermark = if rules.is_off(Broken::Gapless) {
@@ -417,6 +422,28 @@ impl Moves<'_> {
                     });
                 }
                 Slot::Data | Slot::End(_) => {}
+            }
+        }
+    }
+
+    /// The store loses an object that a later one proves to have been there. Not while a claimant is about to
+    /// write END to that very number: who loses what he answered in that moment fences nobody.
+    fn is_lost(&mut self) {
+        let w = self.w;
+        if self.state.lost != [0; WRITERS] {
+            return;
+        }
+        for n in 1..SLOTS - WINDOW {
+            let aimed = self.state.writers.iter().any(|other| {
+                other.at == At::Ending && usize::from(other.target) == w && usize::from(other.n) <= n
+            });
+            let newest = (1..SLOTS).rev().find(|&n| self.state.log[w][n] == Slot::Data).unwrap_or(0);
+            let there = self.state.log[w][n] == Slot::Data && usize::from(self.state.merged[w]) < n;
+            if there && newest >= n + WINDOW && !aimed {
+                self.take("is lost by the store", w, n as u8, |s| {
+                    s.log[w][n] = Slot::Free;
+                    s.lost[w] |= 1 << n;
+                });
             }
         }
     }
