@@ -2,17 +2,17 @@
 //!
 //! Invariants: the epoch object is durable before anything of lower epochs is looked at; what is taken over is
 //! the newest lower epoch with a number 0, and through it what that one took over, never counted again; END
-//! stands at the lowest free number; number 0 says all this once.
+//! stands at the lowest free number that a create may still be in flight for; number 0 says all this once, and
+//! names no catalog that was not brought up from a whole one.
 
 use std::cmp::Reverse;
 
 use holdfast_core::{
-    Catalog, Cursor, Epoch, Error, Result, RunId, Timestamp, WriterId,
+    Act, Catalog, Cursor, Epoch, Error, Result, RunId, Timestamp, WriterId,
     sink::{Body, Range, create_same},
 };
 use holdfast_repo::{
-    catalog::apply,
-    chain::{Access, Chain, Depth, Found, Opening},
+    chain::{Access, Chain, END_MAX, Opening, Plain, Tail},
     entry::{Entry, Predecessor, Took},
     epoch::{Claim, EPOCH_MAX, EpochObject},
     names::Stream,
@@ -27,8 +27,6 @@ use crate::{
     store::{Put, fence, put},
 };
 
-/// Nothing larger than this is an END.
-const END_MAX: u64 = 1024;
 /// Epochs that one claim uses up at most: the ring may be replaced and a number 0 may land while it works, but
 /// not again and again.
 const ATTEMPTS: usize = 8;
@@ -158,7 +156,7 @@ async fn take_over(tools: &Tools, access: &Access, ours: Epoch) -> Result<Option
     let mut opening = None;
     let mut from = 0;
     for (at, epoch) in lower.iter().enumerate().rev() {
-        opening = access.opening(*epoch).await?;
+        opening = opening_of(access, *epoch).await?;
         if opening.is_some() {
             from = at;
             break;
@@ -176,7 +174,7 @@ async fn take_over(tools: &Tools, access: &Access, ours: Epoch) -> Result<Option
                     took.closed.extend(by_us.then_some(*epoch));
                     continue;
                 }
-                Dead::Lives => open = access.opening(*epoch).await?,
+                Dead::Lives => open = opening_of(access, *epoch).await?,
             }
         }
         let open = open.ok_or_else(|| Error::corrupt(format!("number 0 of epoch {epoch} came and went")))?;
@@ -197,6 +195,19 @@ async fn take_over(tools: &Tools, access: &Access, ours: Epoch) -> Result<Option
     };
     let abandoned = abandon(&mut catalog);
     Ok(Some(Taken { took, abandoned, digest, catalog, cursor, vouched }))
+}
+
+/// Number 0 of an epoch. Without it nobody can say what the epoch took over, so a person must decide.
+async fn opening_of(access: &Access, epoch: Epoch) -> Result<Option<Opening>> {
+    let name = access.stream.log(epoch, 0);
+    access.opening(epoch).await.map_err(|error| match error.act() {
+        Act::Corrupt => error.during(format!(
+            "the stream cannot go on: {name}, which says what epoch {epoch} took over, is damaged. Put an intact copy \
+             in its place (an older version of the object, a mirror); where there is none, move it away: then all that \
+             epoch {epoch} wrote is given up, and a gap is recorded where the source no longer holds it"
+        )),
+        _ => error,
+    })
 }
 
 /// A start after a start that ended no run would leave ever more of them: the newest that hold something are
@@ -247,34 +258,36 @@ impl Closer<'_> {
         let merged = self.access.merged(epoch).await?.iter().map(|range| range.to).max();
         let listed = self.access.plain(epoch, merged, true).await?;
         let first = merged.map_or(0, |end| end.saturating_add(1));
-        let run: Vec<_> = listed
-            .iter()
-            .zip(first..)
-            .take_while(|(plain, number)| plain.number == *number)
-            .map(|(plain, _)| *plain)
-            .collect();
-        if run.is_empty() {
+        let tail = Tail::new(&listed, first, merged.is_some());
+        if tail.run.is_empty() || first == 0 && tail.run.first().is_some_and(|plain| plain.number > 0) {
             return Err(Error::corrupt(format!(
                 "the store's list of {} begins too late: number {first} is not in it",
                 self.access.stream.log_prefix(epoch)
             )));
         }
-        for plain in run.iter().filter(|plain| plain.number > 0 && plain.size <= END_MAX) {
-            let found = self.front(epoch, plain.number).await?;
-            if let Front::End(end) = found.front {
-                self.is_lower(&found, end)?;
-                let last = plain.number - 1;
-                return Ok((last, self.digest(opening, last).await?, false));
-            }
+        for (from, to) in &tail.lost {
+            tracing::warn!(%epoch, from, to, "objects of the stream were stored and are gone: what they held is lost");
         }
-        let mut last = first + run.len() as u64 - 1;
-        let size = run.last().map_or(0, |plain| plain.size);
-        let mut digest = self.whole(opening, last, size).await?;
+        let mut last = (first, 0);
+        for plain in &tail.run {
+            let at_end = match self.end_at(epoch, *plain).await? {
+                Some(end) => end,
+                None => {
+                    last = (plain.number, plain.size);
+                    continue;
+                }
+            };
+            self.is_lower(&at_end.0, at_end.1)?;
+            return Ok((last.0, self.whole(opening, last).await?, at_end.1.by == self.ours));
+        }
+        let mut digest = self.whole(opening, last).await?;
+        let mut last = last.0;
         if !self.tools.create_only {
             return Ok((last, digest, false));
         }
+        let mut number = tail.end;
         loop {
-            match self.put_end(epoch, last + 1, digest).await? {
+            match self.put_end(epoch, number, digest).await? {
                 Put::Stored => return Ok((last, digest, true)),
                 Put::Taken(found) => match found.front {
                     Front::End(end) => {
@@ -283,32 +296,53 @@ impl Closer<'_> {
                     }
                     // It landed since we listed: it is data, and taken over.
                     Front::Data(_) => {
-                        last += 1;
+                        last = number;
                         digest = found.digest;
+                        number = number.checked_add(1).ok_or_else(|| {
+                            Error::corrupt(format!("epoch {epoch} has the highest possible number"))
+                        })?;
                     }
                 },
             }
         }
     }
 
-    async fn digest(&self, opening: &Opening, number: u64) -> Result<[u8; 32]> {
-        if number == 0 { Ok(opening.digest) } else { Ok(self.front(opening.epoch, number).await?.digest) }
+    /// The END that an object is; what cannot be read is taken for data, as readers take it.
+    async fn end_at(&self, epoch: Epoch, plain: Plain) -> Result<Option<(OpenFront, End)>> {
+        if plain.number == 0 || plain.size > END_MAX {
+            return Ok(None);
+        }
+        match self.front(epoch, plain.number).await {
+            Ok(found) => match found.front {
+                Front::End(end) => Ok(Some((found, end))),
+                Front::Data(_) => Ok(None),
+            },
+            Err(error) if error.act() == Act::Corrupt => {
+                tracing::warn!(error = error.chain(), "an object of the stream is damaged");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// The digest of an object that the store lists with `size` bytes. Where we go on nothing may be torn.
-    async fn whole(&self, opening: &Opening, number: u64, size: u64) -> Result<[u8; 32]> {
+    /// The digest of an object that the store lists with a size. Where we go on nothing may be torn.
+    async fn whole(&self, opening: &Opening, (number, size): (u64, u64)) -> Result<[u8; 32]> {
         if number == 0 {
             return Ok(opening.digest);
         }
-        let front = self.front(opening.epoch, number).await?;
+        let last = |error: Error| match error.act() {
+            Act::Corrupt => error.during(at_its_end(self.access, opening.epoch, number)),
+            _ => error,
+        };
+        let front = self.front(opening.epoch, number).await.map_err(last)?;
         let expected = front.prelude.object_len() as u64;
         if size == expected {
             return Ok(front.digest);
         }
-        Err(Error::corrupt(format!(
+        Err(last(Error::corrupt(format!(
             "{} has {size} bytes instead of {expected}: the store keeps part of an object, which none may",
             self.access.stream.log(opening.epoch, number)
-        )))
+        ))))
     }
 
     async fn front(&self, epoch: Epoch, number: u64) -> Result<OpenFront> {
@@ -349,34 +383,33 @@ async fn resume(access: &Access, predecessor: Option<Predecessor>) -> Result<Opt
     if front != Some(digest) {
         return Ok(None);
     }
-    let from = match head.header.catalog {
-        // A catalog behind what we took over is none of ours.
-        Some(at) if at <= (epoch, last) => at,
-        _ => (epoch, 0),
-    };
-    let mut walk = chain.walk_until(from, (epoch, last), Depth::Entries);
-    let mut catalog = Catalog::default();
-    let (mut cursor, mut vouched) = (None, None);
-    while let Some(found) = walk.next().await? {
-        let object = match found {
-            Found::Object(object) => object,
-            // Damage behind us costs readers what it held; where we go on, only the last object says.
-            Found::Lost { epoch: lost, to, error, .. } if (lost, to) < (epoch, last) => {
-                tracing::warn!(error = error.chain(), "an object of the stream is damaged");
-                continue;
-            }
-            Found::Lost { error, .. } => return Err(error),
-        };
-        let entries = object.entries(&access.source_key)?;
-        apply(&mut catalog, object.id(), &object.header, &entries);
-        for entry in entries {
-            if let Entry::Cursor(newer) = entry {
-                cursor = Some(newer);
-            }
-        }
-        vouched = vouched.max(object.header.vouched);
+    let known = chain.known((epoch, last)).await?;
+    // Damage behind us costs readers what it held; where we go on, only the last object says.
+    for damage in &known.damage {
+        tracing::warn!(damage, "an object of the stream is damaged");
     }
-    Ok(Some((catalog, cursor, vouched)))
+    if let Some(error) = known.last {
+        return Err(error.during(at_its_end(access, epoch, last)));
+    }
+    if !known.based {
+        return Err(Error::corrupt(format!(
+            "no catalog of {} can be read, and a new one would forget every base backup: {}; put an intact copy of one \
+             of these objects back (an older version of it, a mirror)",
+            access.stream,
+            known.damage.join("; ")
+        )));
+    }
+    Ok(Some((known.catalog, known.cursor, known.vouched)))
+}
+
+/// Said before the error of the object that a stream is to go on after.
+fn at_its_end(access: &Access, epoch: Epoch, number: u64) -> String {
+    let name = access.stream.log(epoch, number);
+    format!(
+        "the stream cannot go on after {name}, its last object. Put an intact copy in its place (an older version of \
+         the object, a mirror); where there is none, move it away: then the stream goes on before it, and a gap is \
+         recorded where the source no longer holds what it held"
+    )
 }
 
 /// R4: number 0 says what was taken over. Answers its digest.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use holdfast_core::{Epoch, Instant, Result, sink::Body};
 use holdfast_repo::{
-    chain::Access,
+    chain::{Access, WINDOW},
     entry::Entry,
     object::{Header, SealedBody, SealedObject, seal_body, seal_header},
     seal::Key,
@@ -145,8 +145,15 @@ impl Lane {
         Ok(Some(number))
     }
 
+    /// Is a number close enough to the lowest one without an answer? Farther up, that one would be taken for lost
+    /// (R3), and what follows it would wait in memory without bound.
+    fn is_near(&self, number: u64) -> bool {
+        self.flights.first_key_value().is_none_or(|(lowest, _)| number < lowest.saturating_add(WINDOW))
+    }
+
     fn start(&mut self) {
         while self.storing.len() < self.tools.settings.in_flight
+            && self.ready.front().is_some_and(|object| self.is_near(object.id.number))
             && let Some(object) = self.ready.pop_front()
         {
             let now = self.tools.clock.now();

@@ -57,7 +57,9 @@ impl Merging {
             self.run.push_back((number, body));
         }
         while self.bytes > most {
-            match self.run.pop_front() {
+            // Where one create hangs, what came back above it goes too, the newest first.
+            let evicted = self.run.pop_front().or_else(|| self.above.pop_last());
+            match evicted {
                 Some((_, body)) => self.bytes -= body.len(),
                 None => break,
             }

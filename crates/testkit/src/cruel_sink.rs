@@ -187,6 +187,10 @@ impl CruelSink {
         let wall = self.clock.wall();
         self.lock().objects.insert(name.to_owned(), (bytes, wall));
     }
+    /// Takes an object away, as a store that breaks its promise does.
+    pub fn lose(&self, name: &str) {
+        self.lock().objects.remove(name);
+    }
     /// Must stay empty: a number is sealed once.
     pub fn overwritten(&self) -> Vec<String> {
         self.lock().overwritten.iter().cloned().collect()

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 mod clocks;
+mod damage;
 mod faulty;
 mod named;
 mod plain;

@@ -24,12 +24,12 @@ async fn world_of(create_only: bool, script: Script) -> World {
     world
 }
 
-fn log(epoch: u64) -> String {
+pub fn log(epoch: u64) -> String {
     format!("/log/{epoch:016x}")
 }
 
 /// Whatever happened, the stream holds all that was settled, and goes on.
-async fn check(world: &World) {
+pub async fn check(world: &World) {
     world.sink.calm();
     let restored = world.restore().await;
     let settled = world.source.settled();
@@ -40,7 +40,7 @@ async fn check(world: &World) {
     assert_eq!((restored.from, restored.to), (SCRIPT.start, world.source.head()));
 }
 
-async fn streams(world: &World, running: &Running) {
+pub async fn streams(world: &World, running: &Running) {
     world.until("a writer streams", || world.phase(running) == Phase::Streaming).await;
     let stored = || running.gauges.figures(world.clock.now()).counts.settled.objects;
     let before = stored();

@@ -40,7 +40,9 @@ impl World {
         let Some(view) = LineageView::open(access, Arc::new(keys)).await.unwrap() else {
             return Restored::default();
         };
-        assert!(view.damage().is_empty(), "{:?}", view.damage());
+        // A create that is in flight, or whose writer died, is no damage.
+        let damage = view.damage().iter().filter(|said| !said.contains("it is in flight, or lost"));
+        assert_eq!(damage.collect::<Vec<_>>(), Vec::<&String>::new());
         let catalog = view.catalog();
         let mut restored = Restored { gaps: catalog.gaps.len(), ..Restored::default() };
         assert!(catalog.spans.len() <= 1, "the log has holes: {:?}", catalog.spans);

@@ -1,16 +1,15 @@
 //! The newest object that counts.
 
 use futures::{StreamExt, stream};
-use holdfast_core::{Act, Error, Result};
+use holdfast_core::{Act, Epoch, Error, Result};
 
-use super::{Access, At, IN_FLIGHT, Opening, Plain};
+use super::{Access, At, IN_FLIGHT, Opening, Tail};
 use crate::object::{Front, Header, OpenFront};
 
 /// Nothing larger than this is an END (an epoch and a time, sealed, take 221 bytes with what is around them).
-const END_MAX: u64 = 256;
-/// A hole with an object so far behind it is no create in flight (at most 8 are): the object was there, was
-/// settled, and is lost.
-const WINDOW: u64 = 64;
+pub const END_MAX: u64 = 256;
+/// Looks at an epoch that shows a hole.
+const LOOKS: usize = 3;
 
 #[derive(Clone, Debug)]
 pub struct Head {
@@ -25,7 +24,7 @@ pub struct Head {
 /// The first damage, when nothing else is left.
 pub(super) async fn highest_opening(
     access: &Access,
-    epochs: &[holdfast_core::Epoch],
+    epochs: &[Epoch],
     damage: &mut Vec<String>,
 ) -> Result<Option<Opening>> {
     let read: Vec<_> = epochs.iter().rev().map(|epoch| access.opening(*epoch)).collect();
@@ -45,57 +44,14 @@ pub(super) async fn highest_opening(
     first.map_or(Ok(None), Err)
 }
 
-/// The last number of the newest epoch: the end of the gapless run, or what stands before an END. Damaged
-/// objects at the end, and lost ones within, are stepped over and named in `damage`.
+/// The last number of the newest epoch: the end of what counts, or what stands before an END. What is damaged at
+/// the end, lost within, or stands behind a hole is named in `damage`.
 pub(super) async fn find_head(access: &Access, opening: &Opening, damage: &mut Vec<String>) -> Result<Head> {
     let epoch = opening.epoch;
-    let merged = access.merged(epoch).await?;
-    let end = merged.iter().map(|range| range.to).max();
-    let tail = access.plain(epoch, end, true).await?;
-    let first = end.map_or(0, |end| end.saturating_add(1));
-    if tail.first().is_none_or(|plain| plain.number != first) {
-        // The newest object of an open epoch is never merged, so a tail there must be.
-        return Err(access.missing(epoch, first).during(format!(
-            "the store's list of {} begins too late: {} is not in it",
-            access.stream.log_prefix(epoch),
-            access.stream.log(epoch, first)
-        )));
-    }
-    let newest = tail.last().map_or(first, |plain| plain.number);
-    let mut next = first;
-    let mut run: Vec<Plain> = Vec::with_capacity(tail.len());
-    for plain in tail {
-        if plain.number != next {
-            if newest - next < WINDOW {
-                break;
-            }
-            damage.push(access.missing(epoch, next).to_string());
-        }
-        next = plain.number.saturating_add(1);
-        run.push(plain);
-    }
-    let small: Vec<u64> = run
-        .iter()
-        .filter(|plain| plain.size <= END_MAX && plain.number > 0)
-        .map(|plain| plain.number)
-        .collect();
-    let reads: Vec<_> = small.iter().map(|number| access.front(epoch, *number)).collect();
-    let mut fronts = stream::iter(reads).buffered(IN_FLIGHT);
-    let mut last = run.last().map_or(first, |plain| plain.number);
-    for number in small {
-        match fronts.next().await {
-            Some(Ok(Some(OpenFront { front: Front::End(_), .. }))) => {
-                last = number.saturating_sub(1);
-                break;
-            }
-            Some(Ok(None)) => return Err(access.missing(epoch, number)),
-            Some(Err(error)) if error.act() != Act::Corrupt => return Err(error),
-            // Data; or damage, which who reads it will meet.
-            _ => {}
-        }
-    }
-    drop(fronts);
-    while last >= first.max(1) {
+    let tail = look(access, epoch, damage).await?;
+    let end = ended(access, epoch, &tail, damage).await?;
+    let counts = tail.run.iter().map(|plain| plain.number).filter(|number| *number > 0 && *number < end);
+    for last in counts.rev() {
         match access.front(epoch, last).await {
             Ok(Some(OpenFront { front: Front::Data(header), digest, .. })) => {
                 return Ok(Head { at: (epoch, last), digest, header });
@@ -105,9 +61,8 @@ pub(super) async fn find_head(access: &Access, opening: &Opening, damage: &mut V
             Err(error) if error.act() == Act::Corrupt => damage.push(error.chain()),
             Err(error) => return Err(error),
         }
-        last -= 1;
     }
-    if first == 0 {
+    if tail.run.first().is_some_and(|plain| plain.number == 0) {
         return Ok(Head { at: (epoch, 0), digest: opening.digest, header: opening.header.clone() });
     }
     Err(Error::corrupt(format!(
@@ -115,6 +70,65 @@ pub(super) async fn find_head(access: &Access, opening: &Opening, damage: &mut V
         access.stream.log_prefix(epoch),
         damage.join("; ")
     )))
+}
+
+/// What counts of an epoch. A hole is believed when a second look finds it: merges move objects, and creates land.
+async fn look(access: &Access, epoch: Epoch, damage: &mut Vec<String>) -> Result<Tail> {
+    let mut before: Option<Tail> = None;
+    let mut looks = 0;
+    loop {
+        let merged = access.merged(epoch).await?.iter().map(|range| range.to).max();
+        let listed = access.plain(epoch, merged, true).await?;
+        let first = merged.map_or(0, |end| end.saturating_add(1));
+        let tail = Tail::new(&listed, first, merged.is_some());
+        looks += 1;
+        if tail.run.is_empty() {
+            // The newest object of an open epoch is never merged, so a tail there must be.
+            return Err(access.missing(epoch, first).during(format!(
+                "the store's list of {} begins too late: {} is not in it",
+                access.stream.log_prefix(epoch),
+                access.stream.log(epoch, first)
+            )));
+        }
+        let same = before.as_ref().is_some_and(|before| (&before.lost, before.end) == (&tail.lost, tail.end));
+        if !tail.is_gapless() && !same && looks < LOOKS {
+            before = Some(tail);
+            continue;
+        }
+        damage.extend(tail.lost.iter().map(|(from, _)| access.missing(epoch, *from).to_string()));
+        if let Some(behind) = tail.behind.filter(|_| same) {
+            damage.push(format!(
+                "{} is missing, and objects up to number {behind} stand behind it: it is in flight, or lost, and the \
+                 stream is read up to it only; ask again in a minute",
+                access.stream.log(epoch, tail.end)
+            ));
+        }
+        return Ok(tail);
+    }
+}
+
+/// The number that ends what counts: of an END, or the lowest free one.
+async fn ended(access: &Access, epoch: Epoch, tail: &Tail, damage: &mut Vec<String>) -> Result<u64> {
+    let newest = tail.run.last().map_or(0, |plain| plain.number);
+    let small = tail.run.iter().filter(|plain| plain.size <= END_MAX && plain.number > 0);
+    let small: Vec<u64> = small.map(|plain| plain.number).collect();
+    let reads: Vec<_> = small.iter().map(|number| access.front(epoch, *number)).collect();
+    let mut fronts = stream::iter(reads).buffered(IN_FLIGHT);
+    for number in small {
+        match fronts.next().await {
+            Some(Ok(Some(OpenFront { front: Front::End(_), .. }))) => return Ok(number),
+            Some(Ok(None)) => return Err(access.missing(epoch, number)),
+            // At the end who looks for the head meets it; before the end it may have been one.
+            Some(Err(error)) if error.act() == Act::Corrupt && number < newest => damage.push(format!(
+                "{}; if it was an END, objects {} to {newest} behind it do not count",
+                error.chain(),
+                number.saturating_add(1)
+            )),
+            Some(Err(error)) if error.act() != Act::Corrupt => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(tail.end)
 }
 
 #[cfg(test)]

@@ -10,17 +10,19 @@ mod access;
 mod fetch;
 mod head;
 mod object;
+mod tail;
 mod walk;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{StreamExt, stream};
-use holdfast_core::{Catalog, Epoch, Error, Result, Timestamp};
+use holdfast_core::{Act, Catalog, Cursor, Epoch, Error, Result, Timestamp};
 
 pub use access::{Access, MergedRange, Opening, Plain};
-pub use head::Head;
+pub use head::{END_MAX, Head};
 use head::{find_head, highest_opening};
 pub use object::{Depth, Object};
+pub use tail::{Tail, WINDOW};
 pub use walk::{Found, Walk};
 
 use crate::{catalog, entry::Entry};
@@ -42,14 +44,20 @@ pub struct Tenure {
     pub digest: [u8; 32],
 }
 
-/// What a lineage knows about itself, as of the head.
-#[derive(Clone, Debug, Default)]
+/// What a lineage knows about itself, as of one of its objects.
+#[derive(Debug, Default)]
 pub struct Known {
     pub catalog: Catalog,
+    /// The newest cursor.
+    pub cursor: Option<Cursor>,
     /// Newest time that the source vouched for.
     pub vouched: Option<Timestamp>,
     /// Objects that should have told more and are damaged, one sentence each.
     pub damage: Vec<String>,
+    /// Was there a whole catalog, or the beginning of the lineage, to bring up to date?
+    pub based: bool,
+    /// What is wrong with the last of the objects.
+    pub last: Option<Error>,
 }
 
 /// One stream as of the moment when it was opened.
@@ -89,7 +97,7 @@ impl Chain {
             };
             let head = match find_head(&access, &opening, &mut damage).await {
                 Ok(head) => head,
-                Err(error) if error.act() == holdfast_core::Act::Corrupt => {
+                Err(error) if error.act() == Act::Corrupt => {
                     refused = Some(error);
                     continue;
                 }
@@ -181,13 +189,32 @@ impl Chain {
         Ok(lower.map(|tenure| (tenure.epoch, tenure.last)))
     }
 
-    /// The catalog as of the head: the newest whole one, brought up to date object by object. Where that is
-    /// damaged, an older one is taken and brought over the damage.
+    /// What is known as of the head.
     pub async fn catalog(&self) -> Result<Known> {
-        let mut known = Known { damage: self.damage.clone(), ..Known::default() };
-        let mut start = self.head.header.catalog;
+        let mut known = self.known(self.head.at).await?;
+        let at_end = std::mem::take(&mut known.damage);
+        known.damage = self.damage.iter().cloned().chain(at_end).collect();
+        known.damage.dedup();
+        Ok(known)
+    }
+
+    /// What is known as of the object at `until`: the newest whole catalog, brought up to date object by object.
+    /// Where that is damaged, an older one is taken and brought over the damage.
+    ///
+    /// # Errors
+    /// What the store says, and `Configure` for entries of a newer holdfast. Damage is no error here.
+    pub async fn known(&self, until: At) -> Result<Known> {
+        let mut known = Known::default();
         let mut tries = 0;
+        let mut start = match until == self.head.at {
+            true => self.head.header.catalog,
+            false => self.catalog_of(until).await?,
+        };
         let from = loop {
+            // A catalog behind `until` is none of its past.
+            if start.is_some_and(|at| at > until) {
+                start = None;
+            }
             let Some(at) = start else { break self.begin().await? };
             let found = self.walk_until(at, at, Depth::Entries).next().await?;
             let whole = match found {
@@ -203,24 +230,45 @@ impl Chain {
                     "{} holds no catalog, although a later object says so",
                     self.access.id(at.0, at.1)
                 )),
+                Err(error) if error.act() != Act::Corrupt => return Err(error),
                 Err(error) => known.damage.push(error.chain()),
             }
             start = self.catalog_before(at, &mut tries).await?;
         };
-        let mut walk = self.walk(from, Depth::Entries);
+        let mut walk = self.walk_until(from, until, Depth::Entries);
         while let Some(found) = walk.next().await? {
             let applied = found.object().and_then(|object| {
                 let entries = object.entries(&self.access.source_key)?;
+                let at = (object.id().epoch, object.id().number);
+                known.based |= at == from || entries.iter().any(|entry| matches!(entry, Entry::Catalog(_)));
                 catalog::apply(&mut known.catalog, object.id(), &object.header, &entries);
                 known.vouched = known.vouched.max(object.header.vouched);
+                for entry in entries {
+                    if let Entry::Cursor(newer) = entry {
+                        known.cursor = Some(newer);
+                    }
+                }
                 Ok(())
             });
-            if let Err(error) = applied {
-                known.damage.push(error.chain());
-            }
+            known.last = match applied {
+                Err(error) if error.act() != Act::Corrupt => return Err(error),
+                Err(error) => {
+                    known.damage.push(error.chain());
+                    Some(error)
+                }
+                Ok(()) => None,
+            };
         }
         known.damage.dedup();
         Ok(known)
+    }
+
+    /// The catalog that the object at `at` points to, or, where that cannot be read, one before it.
+    async fn catalog_of(&self, at: At) -> Result<Option<At>> {
+        match self.walk_until(at, at, Depth::Front).next().await? {
+            Some(Found::Object(object)) => Ok(object.header.catalog),
+            _ => self.catalog_before(at, &mut 0).await,
+        }
     }
 
     /// The catalog that the objects before `at` point to.

@@ -59,7 +59,44 @@ async fn an_end_hides_what_lies_behind_it_and_a_hole_ends_the_stream() {
     author.sink.tamper_put(&author.stream.log(author.epoch, 8), late);
     assert_eq!(author.chain().await.head().at.1, 6);
     author.sink.tamper_lose(&author.stream.log(author.epoch, 7));
-    assert_eq!(author.chain().await.head().at.1, 6, "what lies behind a hole is in flight");
+    let chain = author.chain().await;
+    assert_eq!(chain.head().at.1, 6, "what lies behind a hole is in flight");
+    let said = chain.damage().join("; ");
+    assert!(said.contains("0007 is missing, and objects up to number 8 stand behind it"), "{said}");
+}
+
+#[tokio::test]
+async fn a_rotted_end_does_not_hide_that_it_may_have_been_one() {
+    let mut author = Author::new().await;
+    author.write_many(6, 50).await;
+    author.end(author.epoch, 7, 9).await;
+    let late = author.sink.get(&author.stream.log(author.epoch, 6)).unwrap();
+    author.sink.tamper(&author.stream.log(author.epoch, 7), |raw| raw[180] ^= 1);
+    let before = author.chain().await;
+    assert_eq!(before.head().at.1, 6);
+    author.sink.tamper_put(&author.stream.log(author.epoch, 8), late);
+    let said = author.chain().await.damage().join("; ");
+    assert!(said.contains("if it was an END, objects 8 to 8 behind it do not count"), "{said}");
+}
+
+#[tokio::test]
+async fn the_catalog_of_an_object_in_the_middle_knows_nothing_later() {
+    let mut author = Author::new().await;
+    author.write_many(3, 40).await;
+    author.write(Batch { bytes: 10, catalog: true, ..Batch::default() }).await;
+    let then = author.catalog.clone();
+    author.write_many(3, 40).await;
+    author.write(Batch { bytes: 10, catalog: true, ..Batch::default() }).await;
+    let chain = author.chain().await;
+    let known = chain.known((author.epoch, 4)).await.unwrap();
+    assert_eq!(known.catalog, then);
+    assert!(known.based && known.last.is_none());
+    author.sink.tamper(&author.stream.log(author.epoch, 4), |raw| raw[20] ^= 1);
+    let known = chain.known((author.epoch, 4)).await.unwrap();
+    assert!(known.based && known.last.is_some(), "the beginning of the lineage is a base");
+    author.sink.tamper(&author.stream.log(author.epoch, 0), |raw| *raw.last_mut().unwrap() ^= 1);
+    let known = chain.known((author.epoch, 4)).await.unwrap();
+    assert!(!known.based, "{:?}", known.damage);
 }
 
 #[tokio::test]
@@ -225,9 +262,13 @@ async fn a_swap_within_the_chain_shows() {
 #[tokio::test]
 async fn a_list_without_its_front_is_refused() {
     let mut author = Author::new().await;
-    author.write_many(80, 40).await;
+    author.write_many(66, 40).await;
     author.merge(1..=64, true).await;
     author.sink.tamper_lose(&author.stream.log(author.epoch, 65));
+    let chain = author.chain().await;
+    assert_eq!(chain.head().at.1, 66, "what follows a merged object was stored");
+    assert!(chain.damage()[0].contains(&format!("{:016x} is missing", 65)), "{:?}", chain.damage());
+    author.sink.tamper_lose(&author.stream.log(author.epoch, 66));
     let error = Chain::open(author.access()).await.err().unwrap();
     assert_eq!(error.act(), Act::Corrupt);
     assert!(error.to_string().contains("begins too late"), "{error}");
