@@ -551,7 +551,7 @@ impl Tenure {
         if !matches!(end, End::Roll(_)) {
             self.seal(Composed::only(Entry::Release), None, 0, 0, true)?;
         }
-        let deadline = self.tools.clock.now() + self.tools.settings.stop_within;
+        let deadline = self.tools.clock.now() + self.tools.settings.stop_grace;
         self.ending = Some(Ending { end, deadline });
         Ok(())
     }
