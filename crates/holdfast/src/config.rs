@@ -67,7 +67,7 @@ pub struct Process {
     /// Memory for all sources together; by default a quarter of what the cgroup allows, at most 256 MiB.
     #[serde(with = "text::size::optional")]
     pub memory: Option<u64>,
-    /// How long a stop may take to make the tail durable.
+    /// How long a stop may take, the good-bye to the sources included.
     #[serde(with = "text::duration")]
     pub stop_grace: Duration,
 }
