@@ -15,6 +15,8 @@ use crate::{
     store::Store,
 };
 
+const GOOD_BYE: Duration = Duration::from_secs(2);
+
 /// What metrics, status page and orders see of a source.
 #[derive(Clone)]
 pub struct Watched {
@@ -51,6 +53,11 @@ pub struct Manner {
     pub until_caught_up: bool,
 }
 
+/// Of the time to stop, what the pipeline may take to drain and settle; the rest is for the good-bye to the source.
+fn to_drain(stop_grace: Duration) -> Duration {
+    stop_grace.saturating_sub(GOOD_BYE).max(stop_grace / 2)
+}
+
 impl Followed {
     pub fn new(name: &str, config: &Config, shared: &Shared, manner: Manner) -> Result<Self> {
         let source = config.source(name)?;
@@ -67,7 +74,7 @@ impl Followed {
         };
         let mut settings = source.pipeline.clone();
         settings.budget = shared.budget;
-        settings.stop_within = config.process.stop_grace;
+        settings.stop_grace = to_drain(config.process.stop_grace);
         settings.take_over = manner.take_over;
         settings.until_caught_up = manner.until_caught_up;
         let source_key = keys::source_key(&source.common.key_file)?;

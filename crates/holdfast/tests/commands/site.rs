@@ -5,11 +5,18 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     thread::sleep,
     time::{Duration, Instant},
 };
 
+use holdfast_core::{Clock, Random, Sink};
+use holdfast_fs::{FsSettings, FsSink};
+use holdfast_pipeline::{Gauges, Outcome, Parts, Pool, Settings, Writer};
+use holdfast_repo::epoch::InstanceId;
+use holdfast_testkit::scripted::{Script, ScriptedSource};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 pub struct Site {
     folder: TempDir,
@@ -46,14 +53,73 @@ impl Answer {
 impl Site {
     /// A repository with the source «main», whose server does not exist.
     pub fn new() -> Self {
-        let mut site = Self { folder: TempDir::new().unwrap(), id: String::new() };
-        site.holdfast(&["keygen", "--out", site.at("me").to_str().unwrap()]).good();
+        let site = Self::before_init();
+        site.with_source(&[])
+    }
+
+    /// Settings and an identity; no repository yet.
+    pub fn before_init() -> Self {
+        let site = Self { folder: TempDir::new().unwrap(), id: String::new() };
+        site.holdfast(&["keygen", "--out", "me"]).good();
         site.settings("");
-        let kit = site.holdfast(&["init", "--recipient", &format!("me={}", site.recipient())]).good();
-        site.id = kit.out.trim().trim_start_matches("id = ").trim_matches('"').to_owned();
-        site.settings("");
-        site.holdfast(&["source", "add", "main", "--identity", site.at("me").to_str().unwrap()]).good();
         site
+    }
+
+    /// Makes the repository, with more arguments to `init`, and its source.
+    pub fn with_source(mut self, init: &[&str]) -> Self {
+        let me = format!("me={}", self.recipient("me"));
+        let kit = self.holdfast(&[&["init", "--recipient", &me], init].concat()).good();
+        self.id = kit.out.trim().trim_start_matches("id = ").trim_matches('"').to_owned();
+        self.settings("");
+        self.with_identity(&["source", "add", "main"]).good();
+        self
+    }
+
+    /// As a sidecar leaves it: some log and a finished run.
+    pub fn with_data(self) -> Self {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(self.follow());
+        self
+    }
+
+    async fn follow(&self) {
+        let (clock, random) = (Clock::system(), Random::system());
+        let script = Script {
+            start: 0,
+            bytes_per_second: 20_000,
+            busy_for: Duration::from_secs(1),
+            step_bytes: 4096,
+            waits: 0,
+            breaks: 0,
+            run_every: Duration::from_millis(100),
+            run_pieces: 3,
+            run_takes: Duration::from_millis(100),
+        };
+        let source = ScriptedSource::new(clock.clone(), random.clone(), script);
+        let store = FsSink::open(self.at("store"), FsSettings::default(), random.clone()).await.unwrap();
+        let gauges = Arc::new(Gauges::new(clock.now()));
+        let (stop, stopped) = watch::channel(false);
+        let writer = Writer::new(Parts {
+            settings: Settings { max_lag: Duration::from_millis(100), ..Settings::default() },
+            source_key: std::fs::read_to_string(self.at("main.key")).unwrap().parse().unwrap(),
+            capabilities: store.capabilities().await.unwrap(),
+            sink: Arc::new(store),
+            tailer: source.tailer("main"),
+            pool: Pool::inline(),
+            clock: clock.clone(),
+            random,
+            instance: InstanceId([1; 16]),
+            gauges: gauges.clone(),
+            stop: stopped,
+        });
+        let backed_up = async {
+            while gauges.figures(clock.now()).checkpoint.is_none() {
+                clock.sleep(Duration::from_millis(20)).await;
+            }
+            stop.send_replace(true);
+        };
+        let (outcome, ()) = tokio::join!(writer.run(), backed_up);
+        assert!(matches!(outcome, Outcome::Stopped), "{outcome:?}");
     }
 
     pub fn at(&self, name: &str) -> PathBuf {
@@ -62,8 +128,8 @@ impl Site {
     pub fn write(&self, name: &str, text: &str) {
         std::fs::write(self.at(name), text).unwrap();
     }
-    fn recipient(&self) -> String {
-        let identity = std::fs::read_to_string(self.at("me")).unwrap();
+    pub fn recipient(&self, of: &str) -> String {
+        let identity = std::fs::read_to_string(self.at(of)).unwrap();
         let word = identity.split_whitespace().find(|word| word.starts_with("hf-recipient-"));
         word.unwrap().to_owned()
     }
@@ -91,17 +157,13 @@ impl Site {
         command
     }
     pub fn holdfast(&self, args: &[&str]) -> Answer {
-        self.holdfast_with(args, &[])
-    }
-    pub fn holdfast_with(&self, args: &[&str], environment: &[(&str, &str)]) -> Answer {
-        let done = self.command(args).envs(environment.iter().copied()).output().unwrap();
+        let done = self.command(args).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Answer { code: done.status.code().unwrap(), out: text(done.stdout), err: text(done.stderr) }
     }
     /// As [`Self::holdfast`], with the identity.
     pub fn with_identity(&self, args: &[&str]) -> Answer {
-        let identity = self.at("me");
-        self.holdfast(&[args, &["--identity", identity.to_str().unwrap()]].concat())
+        self.holdfast(&[args, &["--identity", "me"]].concat())
     }
 }
 

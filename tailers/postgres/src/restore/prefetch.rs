@@ -19,7 +19,11 @@ use std::{
 
 use async_trait::async_trait;
 use holdfast_core::{Clock, Error, Instant, Result, View, task};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+    process::{Pid, test_kill_process},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -76,11 +80,17 @@ pub struct Patience {
     pub errors: Duration,
     /// It ends when nobody asked for so long; the next `wal-fetch` starts another one.
     pub idle: Duration,
+    /// The same when the server is gone.
+    pub alone: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { errors: Duration::from_secs(120), idle: Duration::from_secs(600) }
+        Self {
+            errors: Duration::from_secs(120),
+            idle: Duration::from_secs(600),
+            alone: Duration::from_secs(10),
+        }
     }
 }
 
@@ -106,8 +116,12 @@ pub async fn serve(own: &Path, open: &dyn OpenView, patience: Patience, clock: C
             }
             Some(Err(cause)) => return Err(failed("read", &own.join(SOCKET), cause)),
             None if recovered(&data) => break true,
-            None if clock.now().duration_since(asked) >= patience.idle => break false,
-            None => {}
+            None => {
+                let idle = clock.now().duration_since(asked);
+                if idle >= patience.idle || idle >= patience.alone && !is_served(&data) {
+                    break false;
+                }
+            }
         }
     };
     fs::remove_file(&socket).ok();
@@ -121,6 +135,13 @@ pub async fn serve(own: &Path, open: &dyn OpenView, patience: Patience, clock: C
 /// The server has removed the signal file: recovery is over, and the keys are needed no more.
 pub(super) fn recovered(data: &Path) -> bool {
     ["recovery.signal", "standby.signal"].iter().all(|name| !data.join(name).exists())
+}
+
+/// Does a server run in this data folder? A killed one leaves its file.
+fn is_served(data: &Path) -> bool {
+    let Ok(text) = fs::read_to_string(data.join("postmaster.pid")) else { return false };
+    let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).and_then(Pid::from_raw);
+    pid.is_some_and(|pid| !matches!(test_kill_process(pid), Err(Errno::SRCH)))
 }
 
 fn lock(own: &Path) -> Result<Option<File>> {
