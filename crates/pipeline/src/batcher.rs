@@ -7,6 +7,9 @@ use std::{collections::VecDeque, time::Duration};
 
 use holdfast_core::{Cursor, Instant, Item, Step, Timestamp};
 
+/// Steps, and marks, of one object at most: far below what a reader takes of entries and marks.
+const STEPS_MAX: usize = 16_384;
+const MARKS_MAX: usize = 256 << 10;
 /// What a step costs in memory beside its bytes.
 const STEP_COST: usize = 256;
 
@@ -23,6 +26,7 @@ pub struct Batcher {
     limits: Limits,
     taken: VecDeque<Taken>,
     cost: usize,
+    marks: usize,
     /// Steps here that somebody waits for.
     waiting: usize,
 }
@@ -80,6 +84,13 @@ fn cost(step: &Step) -> usize {
     bytes(step) + STEP_COST
 }
 
+fn marks(step: &Step) -> usize {
+    match &step.item {
+        Item::Log { marks, .. } => marks.len(),
+        _ => 0,
+    }
+}
+
 /// Does a record end with this step?
 fn is_whole(step: &Step) -> bool {
     !matches!(step.item, Item::Log { whole: false, .. })
@@ -87,7 +98,7 @@ fn is_whole(step: &Step) -> bool {
 
 impl Batcher {
     pub fn new(limits: Limits) -> Self {
-        Self { limits, taken: VecDeque::new(), cost: 0, waiting: 0 }
+        Self { limits, taken: VecDeque::new(), cost: 0, marks: 0, waiting: 0 }
     }
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
@@ -99,6 +110,7 @@ impl Batcher {
 
     pub fn push(&mut self, step: Step, now: Instant) {
         self.cost += cost(&step);
+        self.marks += marks(&step);
         self.waiting += usize::from(step.waits);
         self.taken.push_back(Taken { step, at: now });
     }
@@ -119,7 +131,7 @@ impl Batcher {
     /// `started` is when the newest create began.
     pub fn due(&self, now: Instant, in_flight: usize, started: Option<Instant>) -> Due {
         let Some(first) = self.taken.front() else { return Due::Never };
-        if self.cost >= self.limits.bytes {
+        if self.cost >= self.limits.bytes || self.taken.len() >= STEPS_MAX || self.marks >= MARKS_MAX {
             return Due::Now;
         }
         if in_flight >= self.limits.in_flight {
@@ -139,6 +151,7 @@ impl Batcher {
         let steps: Vec<Step> = self.taken.drain(..count).map(|taken| taken.step).collect();
         let cost = steps.iter().map(cost).sum();
         self.cost = self.cost.saturating_sub(cost);
+        self.marks = self.marks.saturating_sub(steps.iter().map(marks).sum());
         self.waiting -= steps.iter().filter(|step| step.waits).count();
         Batch { steps, cost }
     }
@@ -159,6 +172,38 @@ mod tests {
         put_spacing: Duration::from_millis(5),
         in_flight: 8,
     };
+
+    /// Readers refuse objects of more entries or marks than they would hold in memory.
+    #[test]
+    fn a_batch_closes_before_it_has_more_than_a_reader_takes() {
+        let roomy = Limits { bytes: 64 << 20, max_lag: Duration::from_secs(3600), ..LIMITS };
+        let now = holdfast_core::Clock::system().now();
+        let mut batcher = Batcher::new(roomy);
+        for from in 0..STEPS_MAX as u64 - 1 {
+            batcher.push(log(from, 1, true, false), now);
+        }
+        assert_ne!(batcher.due(now, 0, None), Due::Now);
+        batcher.push(log(STEPS_MAX as u64, 1, true, false), now);
+        assert_eq!(batcher.due(now, 0, None), Due::Now);
+        let mut batcher = Batcher::new(roomy);
+        let mut step = log(0, 9, true, false);
+        if let Item::Log { marks, span, .. } = &mut step.item {
+            let mark = holdfast_core::Mark {
+                begin: 0,
+                place: span.end(),
+                time: Timestamp(1),
+                kind: holdfast_core::MarkKind::Tick,
+            };
+            *marks = vec![mark; MARKS_MAX];
+        }
+        batcher.push(step, now);
+        assert_eq!(batcher.due(now, 0, None), Due::Now);
+        batcher.close();
+        batcher.push(log(9, 1, true, false), now);
+        assert_ne!(batcher.due(now, 0, None), Due::Now);
+        const { assert!(STEPS_MAX * 3 < holdfast_repo::entry::ENTRIES_MAX) };
+        const { assert!(MARKS_MAX * 2 < holdfast_repo::entry::MARKS_MAX) };
+    }
 
     fn log(from: u64, length: usize, whole: bool, waits: bool) -> Step {
         let to = from + length as u64;

@@ -54,6 +54,11 @@ pub enum Entry {
     Release,
 }
 
+/// Entries of one object at most.
+pub const ENTRIES_MAX: usize = 1 << 16;
+/// Marks of one object at most.
+pub const MARKS_MAX: usize = 1 << 20;
+
 /// Number of variants; entries above it were written by a newer holdfast.
 const VARIANTS: u32 = 14;
 
@@ -95,9 +100,15 @@ pub fn encode(entries: &[Entry]) -> Result<Vec<u8>> {
 pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>> {
     let mut reader = Reader::new(bytes);
     let mut entries = Vec::new();
+    let mut marks = 0;
     while !reader.is_empty() {
         let length = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
-        entries.push(decode_one(reader.slice(length)?)?);
+        let entry = decode_one(reader.slice(length)?)?;
+        marks += if let Entry::Marks(Marks(list)) = &entry { list.len() } else { 0 };
+        if entries.len() == ENTRIES_MAX || marks > MARKS_MAX {
+            return Err(Error::corrupt("an object says that it holds more entries or marks than any"));
+        }
+        entries.push(entry);
     }
     Ok(entries)
 }
@@ -235,6 +246,25 @@ pub(crate) mod tests {
             assert!(decode(&bytes).is_err(), "variant {variant}");
         }
         assert!(decode(&huge).is_err());
+    }
+
+    #[test]
+    fn more_entries_or_marks_than_any_object_holds_are_refused() {
+        let release = [1, VARIANTS as u8 - 1];
+        assert_eq!(decode(&release.repeat(ENTRIES_MAX)).unwrap().len(), ENTRIES_MAX);
+        assert!(decode(&release.repeat(ENTRIES_MAX + 1)).is_err());
+        // A tick takes four bytes.
+        let ticks = |count: usize| {
+            let mut entry = vec![1];
+            put_varint(&mut entry, count as u64 * 4);
+            entry.extend([2, 0, 0, 0].repeat(count));
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, entry.len() as u64);
+            [bytes, entry].concat()
+        };
+        assert_eq!(decode(&ticks(MARKS_MAX)).unwrap().len(), 1);
+        assert!(decode(&ticks(MARKS_MAX + 1)).is_err());
+        assert!(decode(&ticks(MARKS_MAX / 2 + 1).repeat(2)).is_err(), "marks of one object count together");
     }
 
     #[test]

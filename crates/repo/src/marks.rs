@@ -5,7 +5,10 @@ use std::fmt;
 use holdfast_core::{Branch, Error, Mark, MarkKind, Place, Result, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::wire::{Reader, put_signed, put_varint};
+use crate::{
+    entry::MARKS_MAX,
+    wire::{Reader, put_signed, put_varint},
+};
 
 const COMMIT: u8 = 0;
 const NAME: u8 = 1;
@@ -93,6 +96,9 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Mark>> {
             _ => return Err(Error::corrupt(format!("a mark is of the unknown kind {kind}"))),
         };
         let place = Place { branch: Branch(last.branch), position: last.position };
+        if marks.len() == MARKS_MAX {
+            return Err(Error::corrupt("an entry says that it holds more marks than any"));
+        }
         marks.push(Mark { begin, place, time: Timestamp(last.time), kind });
     }
     Ok(marks)

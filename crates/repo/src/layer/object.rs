@@ -19,6 +19,7 @@ use crate::{
     names::Stream,
     seal::{self, Key, purpose},
     trailer::{self, TRAILER, Trailer},
+    wire::Reader,
 };
 
 const MAGIC: [u8; 8] = *b"HFstate1";
@@ -234,6 +235,10 @@ impl StateIndex {
         let sealed = end.get(at as usize..end.len() - TRAILER).unwrap_or_default();
         let binding = Binding { source: source.clone(), name, salt: trailer.salt };
         let raw = binding.open(Part::Index, sealed, INDEX_MAX)?;
+        // The count stands first; an entry takes forty bytes in memory for three here.
+        if Reader::new(&raw).varint().is_ok_and(|count| count > PAGES_MAX as u64) {
+            return Err(binding.corrupt("its index does not fit its size"));
+        }
         let pages: Vec<PageEntry> =
             postcard::from_bytes(&raw).map_err(|cause| binding.corrupt("its index").because(cause))?;
         let mut starts = vec![MAGIC.len() as u64];
@@ -242,7 +247,7 @@ impl StateIndex {
             starts.push(start + u64::from(page.length));
         }
         let end = object.bytes.checked_sub(needed + summary);
-        if pages.len() > PAGES_MAX || starts.last().copied() != end {
+        if starts.last().copied() != end {
             return Err(binding.corrupt("its index does not fit its size"));
         }
         Ok(End::Index(Self { binding, pages, starts }))
