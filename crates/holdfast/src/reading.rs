@@ -3,7 +3,7 @@
 use holdfast_core::{Clock, Error, Random, Result};
 use holdfast_repo::{
     keys::Identity,
-    view::{Lineage, LineageView, Repository, Source},
+    view::{Lineage, LineageView, Repository, Source, newest},
 };
 
 use crate::{
@@ -109,7 +109,7 @@ impl Opened {
                     Error::configure(format!("«{}» has no lineage {wanted}", self.source.content.name))
                 })?
             }
-            None => self.lineages.last().ok_or_else(|| self.nothing())?,
+            None => newest(&self.lineages)?.ok_or_else(|| self.nothing())?,
         };
         self.view_of(chosen).await?.ok_or_else(|| self.nothing())
     }

@@ -1,7 +1,7 @@
 //! Which stream a source writes to: by its own identity, the signed ring and the lineage record.
 
 use holdfast_core::{
-    Error, Identity, Result,
+    Act, Error, Identity, Result,
     sink::{Body, Range, create_same},
 };
 use holdfast_repo::{
@@ -33,9 +33,17 @@ pub(crate) async fn stream(tools: &Tools, repository: &Repository, identity: &Id
     let name = stream.lineage_record();
     let range = Range::Part { from: 0, length: RECORD_MAX as u64 + 1 };
     if let Some(bytes) = tools.sink.read(&name, range).await? {
-        let record = LineageRecord::open(&tools.source_key, stream, &bytes)?;
-        if record.identity != identity.text {
-            return Err(Error::corrupt(format!("{name} speaks of another source")));
+        match LineageRecord::open(&tools.source_key, stream, &bytes) {
+            Ok(record) if record.identity != identity.text => {
+                return Err(Error::corrupt(format!("{name} speaks of another source")));
+            }
+            // The lineage's id is made of the identity, so the stream is ours whatever became of its record.
+            Err(error) if error.act() == Act::Corrupt => {
+                tracing::warn!(error = error.chain(), "the record of the lineage is damaged");
+            }
+            opened => {
+                opened?;
+            }
         }
         return Ok(stream);
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use holdfast_core::{Act, Result, text::show_size};
-use holdfast_repo::verify::{Closes, Level, Verification, verify};
+use holdfast_repo::verify::{Closes, Level, Problem, Verification, verify};
 
 use crate::{cli::Verify, config::Config, exit_code, output, reading::Reader};
 
@@ -15,7 +15,10 @@ pub async fn run(args: &Verify, config: &Config, json: bool) -> Result<ExitCode>
     let mut answers = Vec::new();
     for lineage in &opened.lineages {
         let Some(view) = opened.view_of(lineage).await? else { continue };
-        let found = verify(&view, level, &output::Bar::new()).await?;
+        let mut found = verify(&view, level, &output::Bar::new()).await?;
+        if let Some(what) = lineage.damage.clone() {
+            found.problems.push(Problem { what, closes: Closes::Nothing });
+        }
         sound &= found.is_sound();
         answers.push((lineage.record.identity.clone(), found));
     }

@@ -13,5 +13,5 @@ pub use contents::Contents;
 pub use keys::DataKeys;
 pub use lineage::LineageView;
 pub use pass::Pass;
-pub use repository::{Lineage, Repository, Source};
+pub use repository::{Lineage, Repository, Source, newest};
 pub use tables::{CACHE_BYTES, Scan, TableReader, Tables};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Error, LineageId, RepoId, Result, Sink, SourceId,
+    Act, Error, LineageId, RepoId, Result, Sink, SourceId,
     sink::{Range, list_all},
 };
 
@@ -17,7 +17,7 @@ use crate::{
     chain::Access,
     keys::{Identity, ProtectedIdentity, SourceKey},
     names::{self, Name, Stream},
-    record::{LineageRecord, RECORD_MAX},
+    record::{LineageRecord, Origin, RECORD_MAX},
     ring::{FORMAT, RING_MAX, RepoRecord, RepositoryRing, SourceContent, SourceEntry, SourceRing},
     seal::Key,
 };
@@ -45,6 +45,24 @@ pub struct Source {
 pub struct Lineage {
     pub stream: Stream,
     pub record: LineageRecord,
+    /// Why its record cannot be read; what `record` says instead is then what else is known.
+    pub damage: Option<String>,
+}
+
+/// The newest life of a source.
+///
+/// # Errors
+/// `Corrupt` when its record cannot be read: whether it is the newest, nobody knows. It can be named.
+pub fn newest(lineages: &[Lineage]) -> Result<Option<&Lineage>> {
+    if let Some((Lineage { stream, .. }, damage)) =
+        lineages.last().and_then(|last| Some((last, last.damage.as_ref()?)))
+    {
+        return Err(Error::corrupt(format!(
+            "which lineage is the newest cannot be told ({damage}): name the lineage to read, {} or another one",
+            stream.lineage
+        )));
+    }
+    Ok(lineages.last())
 }
 
 impl Repository {
@@ -185,18 +203,41 @@ impl Repository {
         Ok(Source { repo: self.id(), id: ring.source, key, content, ring: ring.generation })
     }
 
-    /// All lineages of a source, the oldest first.
+    /// All lineages of a source, the oldest first: in the order of the signed ring, to which `source adopt` appends.
+    /// Before those stand the ones that it does not name, by their writers' clocks.
     pub async fn lineages(&self, source: &Source) -> Result<Vec<Lineage>> {
+        let named = source.content.lineages.iter();
+        let named: Vec<(LineageId, &String)> = named
+            .map(|identity| (names::lineage_id(&source.key, self.id(), source.id, identity), identity))
+            .collect();
         let mut lineages = Vec::new();
         for lineage in self.lineage_ids(source.id).await? {
             let stream = Stream { source: source.id, lineage };
             let name = stream.lineage_record();
-            // Written before the first claim, so without it nothing else counts.
-            let Some(bytes) = read(&*self.sink, &name, RECORD_MAX).await? else { continue };
-            lineages.push(Lineage { stream, record: LineageRecord::open(&source.key, stream, &bytes)? });
+            let place = named.iter().position(|(id, _)| *id == lineage);
+            let opened = match read(&*self.sink, &name, RECORD_MAX).await? {
+                Some(bytes) => LineageRecord::open(&source.key, stream, &bytes),
+                None => Err(Error::corrupt(format!("{name} is missing from {}", self.sink.address()))),
+            };
+            let (record, damage) = match opened {
+                Ok(record) => (record, None),
+                Err(error) if error.act() == Act::Corrupt => {
+                    // Written before the first claim: without one there is nothing that it would speak of.
+                    let first = self.sink.list(&stream.epochs_prefix(), None, 1).await?.entries;
+                    let Some(first) = first.into_iter().next() else { continue };
+                    let known = place.and_then(|place| named.get(place));
+                    let identity = known
+                        .map_or_else(|| format!("unknown ({lineage})"), |(_, identity)| (*identity).clone());
+                    let record =
+                        LineageRecord { identity, created: first.modified, origin: Origin::FirstStart };
+                    (record, Some(error.chain()))
+                }
+                Err(error) => return Err(error),
+            };
+            lineages.push((place, Lineage { stream, record, damage }));
         }
-        lineages.sort_by_key(|lineage| lineage.record.created);
-        Ok(lineages)
+        lineages.sort_by_key(|(place, lineage)| (*place, lineage.record.created));
+        Ok(lineages.into_iter().map(|(_, lineage)| lineage).collect())
     }
 
     /// Every lineage of a source of which anything is stored.

@@ -397,10 +397,48 @@ async fn each_life_of_a_source_is_found() {
     };
     author.put(&other.lineage_record(), record.seal(&source.key, other, &author.random).unwrap()).await;
     author.put(&format!("{}/holds/{}/{:016x}", source.id, "00".repeat(8), 0), vec![1]).await;
+    let stray = holdfast_repo::names::Stream { lineage: holdfast_core::LineageId([3; 8]), ..author.stream };
+    author.put(&stray.pack(Epoch::numbered(1), 0), vec![1]).await;
     let lineages = repository.lineages(&source).await.unwrap();
     let identities: Vec<&str> = lineages.iter().map(|lineage| lineage.record.identity.as_str()).collect();
     assert_eq!(identities, ["7301", "7302"]);
     assert!(repository.view(&source, other, None).await.unwrap().is_none(), "never begun");
     assert_eq!(lineages[0].stream.lineage, author.stream.lineage);
     assert_eq!(Epoch::numbered(1), author.epoch);
+}
+
+#[tokio::test]
+async fn the_newest_life_is_told_by_the_ring_and_refused_when_its_record_is_gone() {
+    let mut author = Author::new().await;
+    author.write_many(1, 10).await;
+    let repository = repository(&author).await;
+    let mut source: Source = repository.source("main", &author.identity).await.unwrap();
+    let id = |text: &str| holdfast_repo::names::lineage_id(&source.key, source.repo, source.id, text);
+    let later = holdfast_repo::names::Stream { lineage: id("7302"), ..author.stream };
+    // Its writer's clock ran behind the first one's.
+    let record = holdfast_repo::record::LineageRecord {
+        identity: "7302".into(),
+        created: Timestamp(-50),
+        origin: holdfast_repo::record::Origin::Adopted { by: "anna".into() },
+    };
+    author.put(&later.lineage_record(), record.seal(&source.key, later, &author.random).unwrap()).await;
+    author.put(&later.epoch(Epoch::numbered(1)), vec![1]).await;
+    source.content.lineages = vec!["7301".into(), "7302".into()];
+    let lineages = repository.lineages(&source).await.unwrap();
+    let newest = holdfast_repo::view::newest(&lineages).unwrap().unwrap();
+    assert_eq!(newest.stream, later);
+
+    // Damage of an older life hides nothing and stops nobody.
+    author.sink.tamper(&author.stream.lineage_record(), |raw| *raw.last_mut().unwrap() ^= 1);
+    let lineages = repository.lineages(&source).await.unwrap();
+    assert_eq!(lineages.len(), 2);
+    assert!(lineages[0].damage.is_some() && lineages[0].record.identity == "7301");
+    assert_eq!(holdfast_repo::view::newest(&lineages).unwrap().unwrap().stream, later);
+
+    author.sink.tamper_lose(&later.lineage_record());
+    let lineages = repository.lineages(&source).await.unwrap();
+    assert_eq!(lineages[1].stream, later);
+    let error = holdfast_repo::view::newest(&lineages).unwrap_err();
+    assert_eq!(error.act(), holdfast_core::Act::Corrupt);
+    assert!(error.to_string().contains("name the lineage"), "{error}");
 }
