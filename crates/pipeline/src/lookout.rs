@@ -1,10 +1,11 @@
 //! Looks, beside the stream, for what asks a writer to roll to a new epoch: a ring with other recipients, and
-//! a claim above ours that comes to nothing and would hold merging up for ever (R6).
+//! a claim above ours that comes to nothing and would hold merging up for ever (R6). What lies there and is no name
+//! of ours ends no writer: the next look may see more.
 
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use holdfast_core::{Epoch, Instant, Result, SourceId};
+use holdfast_core::{Act, Epoch, Error, Instant, Result, SourceId};
 use holdfast_repo::{chain::Access, view::Repository};
 
 const LOOK_EVERY: Duration = Duration::from_secs(300);
@@ -12,6 +13,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(300);
 const IDLE_CLAIM: Duration = Duration::from_secs(3600);
 
 /// What a look brought.
+#[derive(Default)]
 pub(crate) struct Looked {
     above: Option<Epoch>,
     ring: Option<u64>,
@@ -50,8 +52,17 @@ impl Lookout {
         let (access, epoch) = (self.access.clone(), self.epoch);
         let (repository, source) = (self.repository.clone(), self.source);
         self.work = Some(Box::pin(async move {
-            let above = access.epochs_above(epoch).await?.last().copied();
-            Ok(Looked { above, ring: repository.source_generation(source).await? })
+            let look = async {
+                let above = access.epochs_above(epoch).await?.last().copied();
+                Ok::<_, Error>(Looked { above, ring: repository.source_generation(source).await? })
+            };
+            match look.await {
+                Err(error) if error.act() == Act::Corrupt => {
+                    tracing::warn!(error = error.chain(), "epochs and rings could not be looked at");
+                    Ok(Looked::default())
+                }
+                looked => looked,
+            }
         }));
     }
 

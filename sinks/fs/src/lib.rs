@@ -29,7 +29,7 @@ mod place;
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -89,6 +89,18 @@ struct Inner {
     store_clock: StoreClock,
 }
 
+/// Makes a folder and its parents where they are missing, and their entries durable.
+fn make(path: &Path) -> std::io::Result<()> {
+    let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+    let missing: Vec<&Path> = missing.collect();
+    std::fs::create_dir_all(path)?;
+    for folder in missing {
+        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+        std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    Ok(())
+}
+
 impl FsSink {
     /// Opens the folder. Nothing is written (so that a restore works from a read-only disk), except that the
     /// folder is made when the settings say so; the first `create` or `capabilities` tries what the file
@@ -100,7 +112,7 @@ impl FsSink {
         task::blocking(move || {
             let fault = Fault::at(&path);
             if settings.create {
-                std::fs::create_dir_all(&path).map_err(|cause| fault.io("the folder could not be made", cause))?;
+                make(&path).map_err(|cause| fault.io("the folder could not be made", cause))?;
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| match errno {

@@ -14,7 +14,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{Inner, TEMP, folders};
+use crate::{Inner, folders};
 
 /// Fewest names kept per scan: folders may turn out to be empty.
 const KEEP_MIN: usize = 256;
@@ -100,7 +100,8 @@ impl Walk<'_> {
             let entry = entry.map_err(fail)?;
             let Ok(part) = entry.file_name().to_str() else { continue };
             let foreign = !part.bytes().all(is_name_byte) || folder.len() + part.len() >= NAME_MAX;
-            if foreign || part == "." || part == ".." || (folder.is_empty() && part == TEMP) {
+            // No object's name begins with a dot; what does is the file system's own (NFS, editors), or unfinished.
+            if foreign || part.starts_with('.') {
                 continue;
             }
             let mut name = format!("{folder}{part}");

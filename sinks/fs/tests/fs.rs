@@ -240,3 +240,19 @@ async fn inside_read_only() {
         assert!(error.to_string().contains("read-only"), "{error}");
     }
 }
+
+/// An NFS server leaves `.nfs…` where a file was removed that somebody reads; such a name is no object's.
+#[tokio::test]
+async fn names_with_a_leading_dot_are_nobodys() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a/b/c");
+    let settings = FsSettings { create: true, ..Default::default() };
+    let sink = FsSink::open(&path, settings, Random::system()).await.unwrap();
+    sink.create("log/1", vec![1].into()).await.unwrap();
+    std::fs::write(path.join("log/.nfs0000000000c0ffee"), "x").unwrap();
+    std::fs::create_dir(path.join("log/.snapshot")).unwrap();
+    std::fs::write(path.join("log/.snapshot/1"), "x").unwrap();
+    let names: Vec<String> =
+        list_all(&sink, "log/", None).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["log/1"]);
+}
