@@ -120,7 +120,8 @@ pub trait Content: Send + Sync {
 #[async_trait]
 pub trait Run: Send {
     fn id(&self) -> RunId;
-    /// Adds a row; any order, a later row of the same key wins.
+    /// Adds a row; any order, a later row of the same key wins. Not cancel-safe: a run of which a step was given up
+    /// must be dropped.
     async fn row(&mut self, row: Row) -> Result<()>;
     /// Writes the last layer. The caller yields the result as [`Item::Finished`] when the stream has
     /// reached `serves`.

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Checkpoint, Clock, Finished, Instant, PackId, Place, Result, Row, Run, RunId, Timestamp,
+    Checkpoint, Clock, Error, Finished, Instant, PackId, Place, Result, Row, Run, RunId, Timestamp,
 };
 use holdfast_repo::layer::RowBuffer;
 use tokio::sync::{mpsc, oneshot};
@@ -34,6 +34,8 @@ pub(super) struct RunHandle {
     /// Packs from here on were begun by this run; older ones it only keeps.
     first_pack: PackId,
     sent: u64,
+    /// A layer was begun and is not named yet: who gives that up has lost its rows.
+    cutting: bool,
 }
 
 impl RunHandle {
@@ -59,6 +61,7 @@ impl RunHandle {
             bytes: 0,
             first_pack,
             sent: 0,
+            cutting: false,
         }
     }
 
@@ -68,11 +71,16 @@ impl RunHandle {
         !self.rows.is_empty() && (self.rows.is_full() || now >= self.cut + every)
     }
 
-    /// Makes a layer of the rows, and has the stream name it.
+    /// Makes a layer of the rows, and has the stream name it. Not cancel-safe: a run of which a step was given up
+    /// refuses to go on, since its table would miss rows.
     async fn cut(&mut self) -> Result<()> {
+        if self.cutting {
+            return Err(Error::bug("a step of this run was given up while its rows were written"));
+        }
         if self.rows.is_empty() {
             return Ok(());
         }
+        self.cutting = true;
         let rows = std::mem::take(&mut self.rows);
         self.cut = self.clock.now();
         let (done, made) = oneshot::channel();
@@ -84,6 +92,7 @@ impl RunHandle {
             run.progress.layers.push(layer);
             run.changed = true;
         }
+        self.cutting = false;
         Ok(())
     }
 }
@@ -138,5 +147,33 @@ impl Run for RunHandle {
 impl Drop for RunHandle {
     fn drop(&mut self) {
         lock(&self.live).runs.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+    use crate::content::LiveRun;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_of_which_a_step_was_given_up_does_not_finish() {
+        let clock = Clock::system();
+        let (commands, mut inlet) = mpsc::channel(4);
+        let (id, began) = (RunId([1; 8]), Timestamp(1));
+        let live = Arc::new(Mutex::new(Live::default()));
+        let progress =
+            holdfast_core::RunProgress { id, began, layers: Vec::new(), body: Bytes::from_static(b"") };
+        lock(&live).runs.insert(id, LiveRun { progress, changed: false });
+        let first = PackId { epoch: holdfast_core::Epoch::numbered(1), number: 0 };
+        let mut run = Box::new(RunHandle::new(id, began, commands, live, clock.clone(), first));
+        let row = Row { key: Bytes::from_static(b"k"), value: Bytes::new(), held: Vec::new() };
+        clock.sleep(NAME_EVERY * 2).await;
+        // Its layer is never made; the caller gives up waiting.
+        assert!(clock.timeout(Duration::from_secs(5), run.row(row)).await.is_none());
+        assert!(matches!(inlet.recv().await, Some(Command::Layer { .. })));
+        let place = Place { branch: holdfast_core::Branch(1), position: 1 };
+        let error = run.finish(place, place, Timestamp(2), None, Bytes::new()).await.unwrap_err();
+        assert!(error.to_string().contains("given up"), "{error}");
     }
 }
