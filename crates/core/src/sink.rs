@@ -22,10 +22,12 @@ pub use name::{NAME_MAX, check_name, is_name_byte};
 pub use retrying::{RetrySettings, Retrying};
 pub use store_clock::StoreClock;
 
-use crate::{Clock, Instant, Random, Result, Timestamp};
+use crate::{Clock, Error, Instant, Random, Result, Timestamp};
 
 /// Largest object we ever write: one PUT, no multipart.
 pub const OBJECT_MAX: usize = 64 << 20;
+/// How often a store may contradict itself about one name.
+const ROUNDS: usize = 8;
 
 /// What a store can do, probed at each start and never assumed from a vendor's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +164,7 @@ pub fn decorate(
 /// Creates `name` with these bytes. That they stand there already is success: an earlier attempt of ours, whose
 /// answer was lost. `false`: other bytes do.
 pub async fn create_same(sink: &dyn Sink, name: &str, body: &Body) -> Result<bool> {
-    loop {
+    for _ in 0..ROUNDS {
         if sink.create(name, body.clone()).await? == Created::New {
             return Ok(true);
         }
@@ -171,6 +173,15 @@ pub async fn create_same(sink: &dyn Sink, name: &str, body: &Body) -> Result<boo
             return Ok(body.is(&found));
         }
     }
+    Err(contradiction(name))
+}
+
+/// The error of a store that says «exists» of what it never shows.
+pub fn contradiction(name: &str) -> Error {
+    Error::corrupt(format!(
+        "the store says that {name} exists, and shows no such object: it does not show what was written to every later \
+         read, which holdfast needs"
+    ))
 }
 
 /// All objects under a prefix.

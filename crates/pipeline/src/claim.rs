@@ -12,7 +12,7 @@ use holdfast_core::{
     sink::{Body, Range, create_same},
 };
 use holdfast_repo::{
-    chain::{Access, Chain, END_MAX, Opening, Plain, Tail},
+    chain::{Access, Chain, END_MAX, Known, Opening, Plain, Tail},
     entry::{Entry, Predecessor, Took},
     epoch::{Claim, EPOCH_MAX, EpochObject},
     names::Stream,
@@ -42,8 +42,9 @@ pub(crate) struct Claimed {
     /// As of number 0.
     pub catalog: Catalog,
     pub cursor: Option<Cursor>,
-    /// Newest time that the source vouched for before us.
+    /// Newest time that the source vouched for before us, and when a writer's host wrote that down.
     pub vouched: Option<Timestamp>,
+    pub vouched_at: Option<Timestamp>,
     /// Of number 0.
     pub digest: [u8; 32],
 }
@@ -57,6 +58,7 @@ struct Taken {
     catalog: Catalog,
     cursor: Option<Cursor>,
     vouched: Option<Timestamp>,
+    vouched_at: Option<Timestamp>,
 }
 
 /// # Errors
@@ -81,7 +83,7 @@ pub(crate) async fn claim(tools: &Tools, repository: &Repository, stream: Stream
             return Err(Error::fenced(format!("another writer claimed {stream} after us: giving way to it")));
         }
         let digest = create_zero(tools, &access, epoch, &data_key, &taken).await?;
-        let Taken { catalog, cursor, vouched, .. } = taken;
+        let Taken { catalog, cursor, vouched, vouched_at, .. } = taken;
         return Ok(Claimed {
             stream,
             epoch,
@@ -90,6 +92,7 @@ pub(crate) async fn claim(tools: &Tools, repository: &Repository, stream: Stream
             catalog,
             cursor,
             vouched,
+            vouched_at,
             digest,
         });
     }
@@ -104,16 +107,8 @@ async fn create_epoch(tools: &Tools, access: &Access, ring: &SourceRing) -> Resu
     let stream = access.stream;
     let epochs = access.epochs().await?;
     let highest = epochs.last();
-    if let Some(highest) = highest {
-        if let Some(object) = read_epoch(access, *highest).await?
-            && object.ring > ring.generation
-        {
-            return Err(Error::configure(format!(
-                "epoch {highest} knew ring generation {}, but the store shows {} as the newest: the ring was rolled \
-                 back",
-                object.ring, ring.generation
-            )));
-        }
+    if highest.is_some() {
+        refuse_rolled_back(access, &epochs, ring.generation).await?;
         if !tools.create_only && epochs.iter().any(|epoch| epoch.writer == WriterId([0; 8])) {
             return Err(Error::configure(format!(
                 "{stream} was written with create-only writes, which {} does not offer now: a writer of that time \
@@ -139,6 +134,27 @@ async fn create_epoch(tools: &Tools, access: &Access, ring: &SourceRing) -> Resu
     let (bytes, data_key) = claim.seal(&tools.source_key, &tools.random)?;
     let ours = create_same(&*tools.sink, &stream.epoch(epoch), &Body::from(bytes)).await?;
     Ok(ours.then_some((epoch, data_key)))
+}
+
+/// A ring older than one that a writer of this stream knew. Asked of every epoch down to the newest that has a number
+/// 0: those above it may have been claimed in any order, what is below was seen by its writer. The first claim of a
+/// lineage has nothing to compare with.
+async fn refuse_rolled_back(access: &Access, epochs: &[Epoch], newest: u64) -> Result<()> {
+    for epoch in epochs.iter().rev() {
+        let known = read_epoch(access, *epoch).await?.map_or(0, |object| object.ring);
+        if known > newest {
+            return Err(Error::configure(format!(
+                "epoch {epoch} knew ring generation {known}, but the store shows {newest} as the newest: the ring was \
+                 rolled back"
+            )));
+        }
+        // One that cannot be read is met again when it is to be taken over.
+        let front = access.front(*epoch, 0).await;
+        if !matches!(front, Ok(None) | Ok(Some(OpenFront { front: Front::End(_), .. }))) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// An epoch object, proved; `None` when there is none.
@@ -187,14 +203,14 @@ async fn take_over(tools: &Tools, access: &Access, ours: Epoch) -> Result<Option
     }
     let Some((digest, _)) = end else {
         let digest = [0; 32];
-        let catalog = Catalog::default();
-        return Ok(Some(Taken { took, abandoned: Vec::new(), digest, catalog, cursor: None, vouched: None }));
+        let (catalog, abandoned) = (Catalog::default(), Vec::new());
+        let (cursor, vouched, vouched_at) = (None, None, None);
+        return Ok(Some(Taken { took, abandoned, digest, catalog, cursor, vouched, vouched_at }));
     };
-    let Some((mut catalog, cursor, vouched)) = resume(access, took.predecessor).await? else {
-        return Ok(None);
-    };
+    let Some(known) = resume(access, took.predecessor).await? else { return Ok(None) };
+    let Known { mut catalog, cursor, vouched, vouched_at, .. } = known;
     let abandoned = abandon(&mut catalog);
-    Ok(Some(Taken { took, abandoned, digest, catalog, cursor, vouched }))
+    Ok(Some(Taken { took, abandoned, digest, catalog, cursor, vouched, vouched_at }))
 }
 
 /// Number 0 of an epoch. Without it nobody can say what the epoch took over, so a person must decide.
@@ -361,14 +377,12 @@ impl Closer<'_> {
         let id = self.access.id(epoch, number);
         let salt = self.tools.random.array();
         let object = seal_end(&self.access.source_key, id, salt, end, previous)?;
-        put(self.access, &object).await
+        put(self.access, &self.tools.clock, &object).await
     }
 }
 
-type Resumed = (Catalog, Option<Cursor>, Option<Timestamp>);
-
 /// What the stream holds up to and with `predecessor`.
-async fn resume(access: &Access, predecessor: Option<Predecessor>) -> Result<Option<Resumed>> {
+async fn resume(access: &Access, predecessor: Option<Predecessor>) -> Result<Option<Known>> {
     let Some(Predecessor { epoch, last, digest }) = predecessor else { return Ok(None) };
     let Some(chain) = Chain::open(access.clone()).await? else { return Ok(None) };
     let head = chain.head();
@@ -383,12 +397,12 @@ async fn resume(access: &Access, predecessor: Option<Predecessor>) -> Result<Opt
     if front != Some(digest) {
         return Ok(None);
     }
-    let known = chain.known((epoch, last)).await?;
+    let mut known = chain.known((epoch, last)).await?;
     // Damage behind us costs readers what it held; where we go on, only the last object says.
     for damage in &known.damage {
         tracing::warn!(damage, "an object of the stream is damaged");
     }
-    if let Some(error) = known.last {
+    if let Some(error) = known.last.take() {
         return Err(error.during(at_its_end(access, epoch, last)));
     }
     if !known.based {
@@ -399,7 +413,7 @@ async fn resume(access: &Access, predecessor: Option<Predecessor>) -> Result<Opt
             known.damage.join("; ")
         )));
     }
-    Ok(Some((known.catalog, known.cursor, known.vouched)))
+    Ok(Some(known))
 }
 
 /// Said before the error of the object that a stream is to go on after.
@@ -442,7 +456,7 @@ async fn create_zero(
         seal_header(&source_key, &header, &body, previous)
     });
     let object = sealed.await??;
-    match put(access, &object).await? {
+    match put(access, &tools.clock, &object).await? {
         Put::Stored => Ok(object.digest),
         Put::Taken(found) => Err(fence(&found)),
     }

@@ -197,11 +197,18 @@ impl Gauges {
         let time = inner.vouched.map(|(_, time)| time);
         inner.restorable_to = inner.restorable_to.max(time);
     }
-    /// What an earlier life left durable, by the source's clock: what was written since then is at risk, also
-    /// before this process began.
-    pub(crate) fn inherited(&self, vouched: Timestamp, wall: Timestamp, now: Instant) {
+    /// What an earlier life left durable, by the source's clock and by its host's when it wrote that down: what was
+    /// written since then is at risk, also before this process began. Clocks differ; the longer time is believed.
+    pub(crate) fn inherited(
+        &self,
+        vouched: Timestamp,
+        written: Option<Timestamp>,
+        wall: Timestamp,
+        now: Instant,
+    ) {
         let mut inner = self.lock();
-        let then = now.checked_sub(wall.since(vouched)).unwrap_or(now);
+        let ago = wall.since(vouched).max(written.map_or(Duration::ZERO, |written| wall.since(written)));
+        let then = now.checked_sub(ago).unwrap_or(now);
         inner.since = inner.since.min(then);
     }
     pub(crate) fn catalog(&self, gaps: usize, checkpoint: Option<(Timestamp, Timestamp)>) {
@@ -240,5 +247,27 @@ fn sum(a: Counts, b: Counts) -> Counts {
         sealed: add(a.sealed, b.sealed),
         stored: add(a.stored, b.stored),
         settled: add(a.settled, b.settled),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_life_left_is_as_old_as_the_older_of_two_clocks_says() {
+        let start = holdfast_core::Clock::system().now() + Duration::from_secs(10_000);
+        let at = |seconds: i64| Timestamp(seconds * 1_000_000);
+        let at_risk = |vouched, written: Option<i64>, wall| {
+            let gauges = Gauges::new(start);
+            gauges.inherited(at(vouched), written.map(at), at(wall), start);
+            gauges.figures(start).at_risk.as_secs()
+        };
+        assert_eq!(at_risk(1000, None, 1030), 30);
+        // The host runs ten minutes behind its source, and wrote 30 s ago.
+        assert_eq!(at_risk(1600, Some(1000), 1030), 30);
+        assert_eq!(at_risk(400, Some(1000), 1030), 630);
+        assert_eq!(at_risk(1600, Some(1500), 1030), 0, "a clock that was set back tells nothing");
     }
 }

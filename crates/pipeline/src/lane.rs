@@ -1,8 +1,9 @@
 //! The stream's way from a closed batch to a durable object: bodies sealed in parallel, headers in order, up
 //! to so many creates in flight.
 //!
-//! Invariants: a number is sealed once and always sent with the same bytes; headers are chained in order; what
-//! a batch costs is given back when its object is stored.
+//! Invariants: a number is sealed once and always sent with the same bytes; headers are chained in order; no create
+//! begins a window or more above the lowest one without an answer; what a batch costs is given back when its object
+//! is stored.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -159,9 +160,9 @@ impl Lane {
             let now = self.tools.clock.now();
             self.started = Some(now);
             self.flights.insert(object.id.number, now);
-            let access = self.access.clone();
+            let (access, clock) = (self.access.clone(), self.tools.clock.clone());
             self.storing.push(Box::pin(async move {
-                let stored = put(&access, &object).await?;
+                let stored = put(&access, &clock, &object).await?;
                 Ok((object, stored))
             }));
         }

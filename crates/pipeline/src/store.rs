@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
     Act, Clock, Error, Instant, Random, Result, Sink, Timestamp,
-    sink::{Body, Capabilities, Created, Page, Range, create_same},
+    sink::{Body, Capabilities, Created, Page, Range, contradiction, create_same},
 };
 use holdfast_repo::{
     chain::Access,
@@ -21,6 +21,8 @@ use crate::gauges::Gauges;
 
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How often a store may contradict itself about one name (for about a minute).
+const ROUNDS: u32 = 12;
 
 /// Waits for the store, whatever it says, unless the call itself is wrong.
 struct Patient {
@@ -112,9 +114,12 @@ pub(crate) async fn create_ours(sink: &dyn Sink, name: &str, body: &Body) -> Res
 }
 
 /// Creates a log object: success, or what stands there instead.
-pub(crate) async fn put(access: &Access, object: &SealedObject) -> Result<Put> {
+///
+/// # Errors
+/// `Corrupt` when the store contradicts itself.
+pub(crate) async fn put(access: &Access, clock: &Clock, object: &SealedObject) -> Result<Put> {
     let name = access.stream.log(object.id.epoch, object.id.number);
-    loop {
+    for round in 0..ROUNDS {
         if access.sink.create(&name, object.body.clone()).await? == Created::New {
             return Ok(Put::Stored);
         }
@@ -123,7 +128,10 @@ pub(crate) async fn put(access: &Access, object: &SealedObject) -> Result<Put> {
             let ours = found.digest == object.digest;
             return Ok(if ours { Put::Stored } else { Put::Taken(Box::new(found)) });
         }
+        tracing::warn!(name, "the store says that an object exists, but shows none; asking again");
+        clock.sleep((PAUSE * 2_u32.pow(round)).min(PAUSE_MAX)).await;
     }
+    Err(contradiction(&name))
 }
 
 /// What stands where our object should be, as a reason to stop.
@@ -134,5 +142,64 @@ pub(crate) fn fence(found: &OpenFront) -> Error {
             Error::fenced(format!("{name} is the END that epoch {} wrote: it took the stream over", end.by))
         }
         Front::Data(_) => Error::fenced(format!("{name} holds an object of another writer")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use holdfast_core::{Epoch, LineageId, SourceId, Timestamp};
+    use holdfast_repo::{
+        names::Stream,
+        object::{End, seal_end},
+        seal::Key,
+    };
+
+    use super::*;
+
+    /// Says that all exists, and shows nothing.
+    #[derive(Default)]
+    struct Liar(AtomicU32);
+
+    #[async_trait]
+    impl Sink for Liar {
+        async fn capabilities(&self) -> Result<Capabilities> {
+            Ok(Capabilities { create_only: true, history: String::new() })
+        }
+        async fn create(&self, _: &str, _: Body) -> Result<Created> {
+            self.0.fetch_add(1, Relaxed);
+            Ok(Created::Exists)
+        }
+        async fn read(&self, _: &str, _: Range) -> Result<Option<Bytes>> {
+            Ok(None)
+        }
+        async fn list(&self, _: &str, _: Option<&str>, _: usize) -> Result<Page> {
+            Ok(Page::default())
+        }
+        async fn remove(&self, _: &[String]) -> Result<()> {
+            Ok(())
+        }
+        fn address(&self) -> String {
+            "a liar".to_owned()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_contradicts_itself_is_asked_slowly_and_not_for_ever() {
+        let liar = Arc::new(Liar::default());
+        let stream = Stream { source: SourceId([1; 8]), lineage: LineageId([2; 8]) };
+        let access = Access { sink: liar.clone(), stream, source_key: Key::new([3; 32]) };
+        let end = End { by: Epoch::numbered(2), written: Timestamp(1) };
+        let id = access.id(Epoch::numbered(1), 7);
+        let object = seal_end(&access.source_key, id, [4; 16], end, [0; 32]).unwrap();
+        let clock = Clock::system();
+        let before = clock.now();
+        let error = put(&access, &clock, &object).await.unwrap_err();
+        assert_eq!(error.act(), Act::Corrupt);
+        assert_eq!(liar.0.load(Relaxed), ROUNDS);
+        assert!(clock.now() - before > Duration::from_secs(30));
+        assert_eq!(create_ours(&*liar, "a/b", &object.body).await.unwrap_err().act(), Act::Corrupt);
     }
 }

@@ -86,7 +86,7 @@ pub(crate) struct Tenure {
 
 impl Tenure {
     pub fn new(tools: Tools, repository: Repository, claimed: Claimed) -> Self {
-        let Claimed { stream, epoch, data_key, ring, catalog, cursor, vouched, digest } = claimed;
+        let Claimed { stream, epoch, data_key, ring, catalog, cursor, vouched, vouched_at, digest } = claimed;
         let access = tools.access(stream);
         let now = tools.clock.now();
         let tables = Arc::new(Tables::new(access.clone(), CACHE_BYTES));
@@ -112,7 +112,7 @@ impl Tenure {
         };
         tools.gauges.begin_epoch(epoch);
         if let Some(vouched) = vouched {
-            tools.gauges.inherited(vouched, tools.clock.wall(), now);
+            tools.gauges.inherited(vouched, vouched_at, tools.clock.wall(), now);
         }
         Self {
             batcher: Batcher::new(limits),

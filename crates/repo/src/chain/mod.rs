@@ -52,6 +52,8 @@ pub struct Known {
     pub cursor: Option<Cursor>,
     /// Newest time that the source vouched for.
     pub vouched: Option<Timestamp>,
+    /// When the writer's host wrote that down first.
+    pub vouched_at: Option<Timestamp>,
     /// Objects that should have told more and are damaged, one sentence each.
     pub damage: Vec<String>,
     /// Was there a whole catalog, or the beginning of the lineage, to bring up to date?
@@ -242,6 +244,10 @@ impl Chain {
                 let at = (object.id().epoch, object.id().number);
                 known.based |= at == from || entries.iter().any(|entry| matches!(entry, Entry::Catalog(_)));
                 catalog::apply(&mut known.catalog, object.id(), &object.header, &entries);
+                // Number 0 repeats what it took over.
+                if object.header.vouched > known.vouched && object.id().number > 0 {
+                    known.vouched_at = Some(object.header.written);
+                }
                 known.vouched = known.vouched.max(object.header.vouched);
                 for entry in entries {
                     if let Entry::Cursor(newer) = entry {
