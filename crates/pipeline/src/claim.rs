@@ -69,7 +69,14 @@ pub(crate) async fn claim(tools: &Tools, repository: &Repository, stream: Stream
         // A standby may have waited for weeks since it opened the repository.
         repository.refuse_newer().await?;
         let ring = repository.source_ring(tools.source).await?;
-        let Some((epoch, data_key)) = create_epoch(tools, &access, &ring).await? else { continue };
+        let created = create_epoch(tools, &access, &ring).await;
+        if matches!(&created, Err(error) if error.act() == Act::Configure)
+            && repository.source_generation(tools.source).await? > Some(ring.generation)
+        {
+            // Not rolled back: it grew, and another claimant knew it first.
+            continue;
+        }
+        let Some((epoch, data_key)) = created? else { continue };
         tracing::info!(%stream, %epoch, "claimed an epoch");
         // R2: a newer ring generation must not find itself sealed to the old recipients.
         if repository.source_generation(tools.source).await? > Some(ring.generation) {

@@ -133,7 +133,8 @@ async fn adopt(name: &str, identity: &IdentityArgs, config: &Config, json: bool)
     let now = tailer.identity().await?.text;
     let mut content = source.content.clone();
     for lineage in repository.lineages(&source).await? {
-        if !content.lineages.contains(&lineage.record.identity) {
+        // What a damaged record said is not known here.
+        if lineage.damage.is_none() && !content.lineages.contains(&lineage.record.identity) {
             content.lineages.push(lineage.record.identity);
         }
     }
