@@ -18,17 +18,13 @@ pub(crate) async fn stream(tools: &Tools, repository: &Repository, identity: &Id
     let lineage = lineage_id(&tools.source_key, tools.repo, tools.source, &identity.text);
     let stream = Stream { source: tools.source, lineage };
     let content = repository.source_ring(tools.source).await?.content(&tools.source_key)?;
-    let adopted = content.lineages.contains(&identity.text);
-    let refused = || {
-        Error::lost_lineage(format!(
+    if !content.accepts(&identity.text, lineage, &repository.lineage_ids(tools.source).await?) {
+        return Err(Error::lost_lineage(format!(
             "the source says it is «{}», which is not the one this stream was written from. If it was replaced on \
              purpose (a major upgrade, a new cluster), run `holdfast source adopt`; if not, the configuration \
              points at the wrong server",
             identity.text
-        ))
-    };
-    if !adopted && !content.lineages.is_empty() {
-        return Err(refused());
+        )));
     }
     let name = stream.lineage_record();
     let range = Range::Part { from: 0, length: RECORD_MAX as u64 + 1 };
@@ -47,9 +43,7 @@ pub(crate) async fn stream(tools: &Tools, repository: &Repository, identity: &Id
         }
         return Ok(stream);
     }
-    if !adopted && repository.lineage_ids(tools.source).await?.iter().any(|other| *other != lineage) {
-        return Err(refused());
-    }
+    let adopted = content.lineages.contains(&identity.text);
     let origin = if adopted { Origin::Adopted { by: "source adopt".to_owned() } } else { Origin::FirstStart };
     let record = LineageRecord { identity: identity.text.clone(), created: tools.clock.wall(), origin };
     let body = Body::from(record.seal(&tools.source_key, stream, &tools.random)?);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use holdfast_core::{Act, Clock, Error, Random, Result, Sink, Tailer};
 use holdfast_postgres::{Postgres, Verdict};
-use holdfast_repo::view::Repository;
+use holdfast_repo::{names::lineage_id, view::Repository};
 use serde::Serialize;
 
 use crate::{
@@ -140,11 +140,10 @@ async fn check_source(name: &str, config: &Config, reader: Option<&Reader>, line
         let ring = reader.repository.source_ring(known.id).await?;
         let sentence = format!("of source {}, sealed to {} recipients", known.id, ring.recipients.len());
         lines.add(name, "key file", State::Good, sentence);
-        let lineages = reader.repository.lineages(&known).await?;
+        let lineages = reader.repository.lineage_ids(known.id).await?;
         if let Some(identity) = lines.take(name, "connection", tailer.identity().await) {
-            let fits = lineages.is_empty()
-                || lineages.iter().any(|lineage| lineage.record.identity == identity.text)
-                || known.content.lineages.contains(&identity.text);
+            let own = lineage_id(&known.key, known.repo, known.id, &identity.text);
+            let fits = known.content.accepts(&identity.text, own, &lineages);
             if fits {
                 lines.add(name, "identity of the source", State::Good, identity.text);
             } else {

@@ -449,12 +449,42 @@ mod tests {
 
     fn prefetcher(data: &Path, segments: u64, errors: Duration) -> Prefetcher {
         fs::create_dir_all(data.join("pg_wal")).unwrap();
-        let patience = Patience { errors, idle: Duration::from_secs(1) };
+        let patience = Patience { errors, idle: Duration::from_secs(1), ..Patience::default() };
         Prefetcher::new(session(segments), data, patience, Clock::system())
     }
 
     fn name(number: u64) -> String {
         SegmentSize::new(MIB).unwrap().file_name(1, number)
+    }
+
+    #[tokio::test]
+    async fn it_ends_soon_after_its_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, own) = (folder.path(), folder.path().join("own"));
+        fs::create_dir(&own).unwrap();
+        fs::write(data.join("recovery.signal"), "").unwrap();
+        fs::write(own.join("session.json"), serde_json::to_vec(&session(1)).unwrap()).unwrap();
+        let patience = Patience {
+            errors: Duration::ZERO,
+            idle: Duration::from_secs(3),
+            alone: Duration::from_millis(100),
+        };
+        let clock = Clock::system();
+        let took = async |pid: Option<u32>| {
+            if let Some(pid) = pid {
+                fs::write(data.join("postmaster.pid"), format!("{pid}\n{}\n", data.display())).unwrap();
+            }
+            let began = clock.now();
+            serve(&own, &store(1, 0), patience, clock.clone()).await.unwrap();
+            clock.now() - began
+        };
+        // A look every two seconds.
+        assert!(took(None).await < Duration::from_millis(2900), "no server was ever there");
+        assert!(took(Some(std::process::id())).await >= Duration::from_secs(3), "a server that lives");
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        assert!(took(Some(ended.id())).await < Duration::from_millis(2900), "a killed one leaves its file");
+        assert!(own.join("session.json").exists(), "recovery goes on at the next start");
     }
 
     #[tokio::test]
