@@ -202,8 +202,9 @@ fn a_ring_that_was_rolled_back_is_refused_whichever_epoch_knew_it() {
         let ring = Name::SourceRing { source: world.key.source, generation: 2 }.to_string();
         let kept = world.sink.get(&ring).unwrap();
         world.sink.lose(&ring);
-        let outcome = world.start(1, world.taking_over()).end().await;
-        let Outcome::Failed(error) = outcome else { panic!("{outcome:?}") };
+        let refused = world.start(1, world.taking_over()).end();
+        let outcome = world.clock.timeout(Duration::from_secs(60), refused).await;
+        let Some(Outcome::Failed(error)) = outcome else { panic!("{outcome:?}") };
         assert_eq!(error.act(), Act::Configure);
         assert!(error.to_string().contains("rolled back"), "{error}");
         world.sink.tamper(&ring, kept);
