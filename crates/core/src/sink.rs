@@ -7,6 +7,7 @@ mod limited;
 mod meter;
 mod name;
 mod retrying;
+mod store_clock;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +20,9 @@ pub use limited::Limited;
 pub use meter::{Figures, LATENCY_MS, Meter, Metered, Operation};
 pub use name::{NAME_MAX, check_name, is_name_byte};
 pub use retrying::{RetrySettings, Retrying};
+pub use store_clock::StoreClock;
 
-use crate::{Clock, Random, Result, Timestamp};
+use crate::{Clock, Instant, Random, Result, Timestamp};
 
 /// Largest object we ever write: one PUT, no multipart.
 pub const OBJECT_MAX: usize = 64 << 20;
@@ -53,6 +55,14 @@ impl Body {
     }
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+    /// Does it hold exactly these bytes?
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        let mut rest = Some(bytes);
+        for part in &self.0 {
+            rest = rest.and_then(|rest| rest.strip_prefix(part.as_ref()));
+        }
+        rest.is_some_and(<[u8]>::is_empty)
     }
     /// One contiguous slice; copies unless there is only one part.
     pub fn concat(&self) -> Bytes {
@@ -121,6 +131,11 @@ pub trait Sink: Send + Sync + 'static {
     async fn remove(&self, names: &[String]) -> Result<()>;
     /// What a person would recognise (`s3://bucket/prefix`, a folder).
     fn address(&self) -> String;
+    /// What the store's own clock showed, and our instant then, as of its newest answer that said so; `None`
+    /// before, or of a store that never tells. Asks nothing. Decorators hand it on.
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        None
+    }
 }
 
 /// Tells by its name whether somebody may be waiting for an object (log objects and epochs, not packs).
@@ -142,6 +157,20 @@ pub fn decorate(
     }
     let sink = Arc::new(Retrying::new(sink, retry, urgent, clock, random, meter.clone()));
     (sink, meter)
+}
+
+/// Creates `name` with these bytes. That they stand there already is success: an earlier attempt of ours, whose
+/// answer was lost. `false`: other bytes do.
+pub async fn create_same(sink: &dyn Sink, name: &str, body: &Body) -> Result<bool> {
+    loop {
+        if sink.create(name, body.clone()).await? == Created::New {
+            return Ok(true);
+        }
+        // Gone again since: removed by whoever made it.
+        if let Some(found) = sink.read(name, Range::All).await? {
+            return Ok(body.is(&found));
+        }
+    }
 }
 
 /// All objects under a prefix.

@@ -39,13 +39,16 @@ pub enum Command {
     Backfill(One),
     /// Bring a source back as of a moment.
     Restore(Box<Restore>),
-    /// Show, from the repository alone, what can be restored and what is at risk.
+    /// Show, from the repository alone, what can be restored and what is at risk. With an identity, of all sources
+    /// that the repository has.
     Status(Status),
     /// List restore points, base backups and gaps of a source.
     List(List),
-    /// Prove rights, source, store, clock and keys; say for each failure what to change.
+    /// Prove rights, source, store, clock and keys; say for each failure what to change. With an identity, also that
+    /// it opens the newest data key.
     Check(Check),
-    /// Read back what is stored and prove that it is whole.
+    /// Read back what is stored and prove that it is whole. With an identity (so not on a sidecar's host), contents
+    /// too.
     Verify(Verify),
     /// Ask the running sidecar for a base backup now.
     BaseBackup(One),
@@ -81,10 +84,12 @@ pub struct Init {
     pub stored: Vec<PathBuf>,
 }
 
+/// Where a command takes an identity from. Restores and changes of the ring need one; other commands read by the
+/// source's key file without it.
 #[derive(Debug, Args)]
 pub struct IdentityArgs {
     /// The identity file that keygen wrote.
-    #[arg(long, env = "HOLDFAST_IDENTITY_FILE", required_unless_present = "passphrase_file")]
+    #[arg(long, env = "HOLDFAST_IDENTITY_FILE")]
     pub identity: Option<PathBuf>,
     /// File with the passphrase of the identity. Without --identity, of one that is stored in the repository.
     #[arg(long, env = "HOLDFAST_PASSPHRASE_FILE")]
@@ -100,6 +105,15 @@ pub enum Source {
         #[arg(long, default_value = "postgres")]
         kind: Kind,
         /// Where to write the source's key (default: key_file of the settings).
+        #[arg(long, short)]
+        out: Option<PathBuf>,
+        #[command(flatten)]
+        identity: IdentityArgs,
+    },
+    /// Write the key file of a source again, from the ring.
+    Key {
+        name: String,
+        /// Where to write it (default: key_file of the settings); never overwritten.
         #[arg(long, short)]
         out: Option<PathBuf>,
         #[command(flatten)]
@@ -138,6 +152,8 @@ pub struct Status {
     /// A head remembered from earlier (as status prints it): fails when the repository was rolled back behind it.
     #[arg(long, value_name = "HEAD")]
     pub expect: Vec<String>,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 #[derive(Debug, Args)]
@@ -154,26 +170,22 @@ pub struct List {
     /// At most so many commits.
     #[arg(long, default_value_t = 1000)]
     pub limit: usize,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct Check {
     pub names: Vec<String>,
-    /// Also prove that this identity opens the newest data key.
-    #[arg(long, env = "HOLDFAST_IDENTITY_FILE")]
-    pub identity: Option<PathBuf>,
-    #[arg(long, env = "HOLDFAST_PASSPHRASE_FILE")]
-    pub passphrase_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct Verify {
     pub name: String,
-    /// Open contents too; needs an identity, so not on a sidecar's host.
-    #[arg(long, env = "HOLDFAST_IDENTITY_FILE")]
-    pub identity: Option<PathBuf>,
-    #[arg(long, env = "HOLDFAST_PASSPHRASE_FILE")]
-    pub passphrase_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 #[derive(Debug, Args)]
@@ -271,6 +283,8 @@ pub struct Hold {
     /// How long to keep it; it is renewed until then.
     #[arg(long, default_value = "24h")]
     pub keep: String,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 #[derive(Debug, Args)]

@@ -47,7 +47,11 @@ pub struct RepoIdText(pub RepoId);
 impl<'de> Deserialize<'de> for RepoIdText {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        text.parse().map(Self).map_err(serde::de::Error::custom)
+        text.parse().map(Self).map_err(|_| {
+            serde::de::Error::custom(format!(
+                "«{text}» is no repository id: it has 64 hexadecimal digits, as init printed it"
+            ))
+        })
     }
 }
 
@@ -63,7 +67,7 @@ pub struct Process {
     /// Memory for all sources together; by default a quarter of what the cgroup allows, at most 256 MiB.
     #[serde(with = "text::size::optional")]
     pub memory: Option<u64>,
-    /// How long a stop may take to make the tail durable.
+    /// How long a stop may take, the good-bye to the sources included.
     #[serde(with = "text::duration")]
     pub stop_grace: Duration,
 }
@@ -138,20 +142,20 @@ impl Config {
         let mut table: Table = text.parse().map_err(|cause: toml::de::Error| {
             Error::configure(format!("it is no TOML: {}", cause.to_string().trim_end()))
         })?;
-        overlay(&mut table, environment)?;
+        let laid = overlay(&mut table, environment)?;
         known(&table, &["repository", "process", "source"], "")?;
         let mut take = |name: &str| match table.remove(name) {
             Some(Value::Table(table)) => Ok(Some(table)),
             Some(_) => Err(Error::configure(format!("«{name}» is a section: write [{name}]"))),
             None => Ok(None),
         };
-        let repository: Repository = section(take("repository")?, "repository")?;
-        let process = section(take("process")?, "process")?;
+        let repository: Repository = section(take("repository")?, "repository", &laid, &[])?;
+        let process = section(take("process")?, "process", &laid, &[])?;
         let mut sources = BTreeMap::new();
-        let given: BTreeMap<String, Table> = section(take("source")?, "source")?;
+        let given: BTreeMap<String, Table> = section(take("source")?, "source", &laid, &[])?;
         for (name, table) in given {
             check_name(&name)?;
-            let source = Source::parse(&name, table)?;
+            let source = Source::parse(&name, table, &laid)?;
             sources.insert(name, source);
         }
         Ok(Self { repository, process, sources })
@@ -168,6 +172,11 @@ impl Config {
         })
     }
 
+    /// The sources that were named, else all that are configured.
+    pub fn chosen(&self, named: &[String]) -> Vec<String> {
+        if named.is_empty() { self.sources.keys().cloned().collect() } else { named.to_vec() }
+    }
+
     pub fn id(&self) -> Result<RepoId> {
         self.repository.id.map(|id| id.0).ok_or_else(|| {
             Error::configure(
@@ -178,16 +187,17 @@ impl Config {
 }
 
 impl Source {
-    fn parse(name: &str, mut table: Table) -> Result<Self> {
+    fn parse(name: &str, mut table: Table, laid: &Laid) -> Result<Self> {
         let mut take = |keys: &[&str]| -> Table {
             keys.iter().filter_map(|key| table.remove(*key).map(|value| ((*key).to_owned(), value))).collect()
         };
         let (common, pipeline) = (take(&COMMON), take(&PIPELINE));
         let at = format!("source.{name}");
-        let common: Common = section_with(Value::Table(common), &at, &[])?;
         let others: Vec<&str> = COMMON.into_iter().chain(PIPELINE).collect();
-        let postgres: holdfast_postgres::Settings = section_with(Value::Table(table), &at, &others)?;
-        let mut pipeline: holdfast_pipeline::Settings = section_with(Value::Table(pipeline), &at, &[])?;
+        // First, since it is here that a misspelt key of the others is found.
+        let postgres: holdfast_postgres::Settings = section(Some(table), &at, laid, &others)?;
+        let common: Common = section(Some(common), &at, laid, &[])?;
+        let mut pipeline: holdfast_pipeline::Settings = section(Some(pipeline), &at, laid, &[])?;
         pipeline.max_lag = postgres.max_lag;
         Ok(Self { common, pipeline, postgres })
     }
@@ -202,23 +212,44 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::configure(format!("«{name}» is no source name: use at most 40 of a-z, 0-9, - and _")))
 }
 
-/// Reads one section, of its defaults where it is not there.
-fn section<T: serde::de::DeserializeOwned>(table: Option<Table>, at: &str) -> Result<T> {
-    section_with(Value::Table(table.unwrap_or_default()), at, &[])
-}
+/// Which environment variable set a key (`source.main.dsn`).
+type Laid = BTreeMap<String, String>;
 
-/// Reads one section. serde names the unknown key and all known ones; the nearest is offered.
-fn section_with<T: serde::de::DeserializeOwned>(value: Value, at: &str, more: &[&str]) -> Result<T> {
-    value.try_into().map_err(|cause: toml::de::Error| {
+/// Reads one section, of its defaults where it is not there. serde names the unknown key and all known ones (`more`
+/// are those of the section's other parts); the nearest is offered.
+fn section<T: serde::de::DeserializeOwned>(
+    table: Option<Table>,
+    at: &str,
+    laid: &Laid,
+    more: &[&str],
+) -> Result<T> {
+    Value::Table(table.unwrap_or_default()).try_into().map_err(|cause: toml::de::Error| {
         let message = cause.message().to_owned();
-        let Some(rest) = message.strip_prefix("unknown field ") else {
-            return Error::configure(format!("in [{at}]: {message}"));
+        let mut ticked = message.split('`').skip(1).step_by(2);
+        let named = ticked.next().unwrap_or_default();
+        let text = cause.to_string();
+        let key = text.rsplit_once("in `").and_then(|(_, rest)| rest.split('`').next()).unwrap_or_default();
+        let by = |key: &str| match laid.get(&format!("{at}.{key}")) {
+            Some(variable) => format!("{variable} of the environment: "),
+            None => String::new(),
         };
-        let mut ticked = rest.split('`').skip(1).step_by(2);
-        let unknown = ticked.next().unwrap_or_default();
-        let mut names: Vec<&str> = ticked.collect();
-        names.extend_from_slice(more);
-        Error::configure(format!("[{at}] has no key «{unknown}»{}", hint(unknown, &names)))
+        if message.starts_with("unknown field ") {
+            // Where a key is unknown, serde names the section above it.
+            let above = if key.is_empty() { String::new() } else { format!("{key}.") };
+            let mut names: Vec<&str> = ticked.collect();
+            names.extend_from_slice(more);
+            let by = by(&format!("{above}{named}"));
+            let at = format!("{at}.{key}");
+            let at = at.trim_end_matches('.');
+            return Error::configure(format!("{by}[{at}] has no key «{named}»{}", hint(named, &names)));
+        }
+        if message.starts_with("missing field ") {
+            return Error::configure(format!("[{at}] needs the key «{named}»"));
+        }
+        match key {
+            "" => Error::configure(format!("in [{at}]: {message}")),
+            key => Error::configure(format!("{}«{key}» in [{at}]: {message}", by(key))),
+        }
     })
 }
 
@@ -242,7 +273,8 @@ pub fn hint(given: &str, names: &[&str]) -> String {
 
 /// Lays `HOLDFAST_A__B__C=value` over `a.b.c`. A value that reads as a boolean or an integer is one, unless the
 /// file has a string there.
-fn overlay(table: &mut Table, environment: impl Iterator<Item = (String, String)>) -> Result<()> {
+fn overlay(table: &mut Table, environment: impl Iterator<Item = (String, String)>) -> Result<Laid> {
+    let mut laid = Laid::new();
     for (variable, value) in environment {
         let Some(path) = variable.strip_prefix(ENVIRONMENT) else { continue };
         if FLAGS.contains(&path) || !path.contains("__") {
@@ -264,8 +296,9 @@ fn overlay(table: &mut Table, environment: impl Iterator<Item = (String, String)
             _ => Value::String(value),
         };
         at.insert(last.clone(), parsed);
+        laid.insert(keys.join("."), variable);
     }
-    Ok(())
+    Ok(laid)
 }
 
 #[cfg(test)]
@@ -310,14 +343,17 @@ mod tests {
         };
         assert!(swap("max_lag =", "max_lags =").contains("did you mean «max_lag»"));
         assert!(swap("heartbeat =", "hartbeat =").contains("did you mean «heartbeat»"));
-        assert!(swap("\nkey_file =", "\nkeyfile =").contains("key_file"));
+        assert!(swap("\nkey_file =", "\nkeyfile =").contains("did you mean «key_file»"));
+        assert!(swap("\ndsn =", "\n# dsn =").contains("[source.main] needs the key «dsn»"));
+        assert!(swap("merge = true", "merge = 1").contains("«merge» in [source.main]"));
+        assert!(swap("path_style = true", "path_style = 1").contains("«s3.path_style» in [repository]"));
         assert!(swap("secret_key_file =", "secret_keyfile =").contains("did you mean «secret_key_file»"));
         assert!(swap("state_dir =", "statedir =").contains("did you mean «state_dir»"));
         assert!(swap("[source.main]", "[sources.main]").contains("did you mean «source»"));
         assert!(swap("[source.main]", "[source.\"Main DB\"]").contains("no source name"));
         assert!(swap("max_lag = \"1s\"", "max_lag = \"1\"").contains("no duration"));
         assert!(swap("kind = \"postgres\"", "kind = \"mysql\"").contains("mysql"));
-        assert!(swap("id = \"00", "id = \"x0").contains("RepoId"));
+        assert!(swap("id = \"00", "id = \"x0").contains("no repository id"));
         assert!(refused("[repository]\nid = \"\"\n").contains("repository"));
         assert!(refused("repository = 1\n").contains("section"));
         assert!(refused("x = [").contains("TOML"));
@@ -336,5 +372,21 @@ mod tests {
         assert_eq!(config.source("main").unwrap().postgres.dsn, "host=other");
         assert!(!config.source("main").unwrap().pipeline.merge);
         assert_eq!(config.repository.url, "/elsewhere");
+
+        let refused = |variable: &str, value: &str| {
+            let given = [(variable.to_owned(), value.to_owned())];
+            Config::parse(SAMPLE, given.into_iter()).unwrap_err().chain()
+        };
+        for (variable, value) in [
+            ("HOLDFAST_SOURCE__MAIN__MERGE", "perhaps"),
+            ("HOLDFAST_SOURCE__MAIN__HEARTBEAT", "soon"),
+            ("HOLDFAST_SOURCE__MAIN__HARTBEAT", "20s"),
+            ("HOLDFAST_PROCESS__STOP_GRACE", "true"),
+            ("HOLDFAST_REPOSITORY__S3__STALL_TIMEOUT", "5"),
+            ("HOLDFAST_REPOSITORY__S3__STALLTIMEOUT", "5s"),
+        ] {
+            let error = refused(variable, value);
+            assert!(error.contains(variable), "{variable}: {error}");
+        }
     }
 }

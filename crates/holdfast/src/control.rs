@@ -10,12 +10,14 @@ use tokio::{
     net::{UnixListener, UnixStream},
 };
 
-use crate::state::control_socket;
+use crate::{sources::Watched, state::control_socket};
 
 type Orders = Arc<BTreeMap<String, BackupRequests>>;
 
 /// Listens until the task is dropped.
-pub fn serve(state: &Path, orders: BTreeMap<String, BackupRequests>) -> Result<task::Task<()>> {
+pub fn serve(state: &Path, watched: &[Watched]) -> Result<task::Task<()>> {
+    let orders: BTreeMap<_, _> =
+        watched.iter().map(|source| (source.name.clone(), source.requests.clone())).collect();
     let path = control_socket(state);
     // A socket file outlives its process; the flocks of the sources tell whether another process lives.
     let _ = std::fs::remove_file(&path);

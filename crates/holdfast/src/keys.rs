@@ -57,17 +57,26 @@ pub fn passphrase(path: &Path) -> Result<Zeroizing<String>> {
     Ok(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
-/// The identity that a command was given, or, with a passphrase alone, the one stored in the repository that it
-/// opens.
-pub async fn identity(args: &IdentityArgs, repository: &Repository) -> Result<Identity> {
-    if let Some(path) = &args.identity {
-        return identity_from(path, args.passphrase_file.as_deref());
+/// The identity that a command was given: a file, or, by a passphrase alone, the one stored in the repository that
+/// it opens.
+pub async fn identity(args: &IdentityArgs, repository: &Repository) -> Result<Option<Identity>> {
+    match (&args.identity, &args.passphrase_file) {
+        (Some(path), passphrase_file) => from_file(path, passphrase_file.as_deref()).map(Some),
+        (None, Some(file)) => stored(file, repository).await.map(Some),
+        (None, None) => Ok(None),
     }
-    let file = args.passphrase_file.as_deref().ok_or_else(|| {
+}
+
+/// For a command that can do nothing without one.
+pub async fn needed(args: &IdentityArgs, repository: &Repository) -> Result<Identity> {
+    identity(args, repository).await?.ok_or_else(|| {
         Error::configure(
             "an identity is needed: --identity FILE, or --passphrase-file for one stored in the repository",
         )
-    })?;
+    })
+}
+
+async fn stored(file: &Path, repository: &Repository) -> Result<Identity> {
     let passphrase = passphrase(file)?;
     let stored = repository.protected_identities().await?;
     let opened = stored.iter().find_map(|identity| identity.open(&passphrase).ok());
@@ -80,10 +89,12 @@ pub async fn identity(args: &IdentityArgs, repository: &Repository) -> Result<Id
     })
 }
 
-pub fn identity_from(path: &Path, passphrase_file: Option<&Path>) -> Result<Identity> {
+fn from_file(path: &Path, passphrase_file: Option<&Path>) -> Result<Identity> {
     let text = read_secret(path, "the identity file")?;
+    let named =
+        |error: Error| error.during(format!("{} is no identity as «keygen» writes it", path.display()));
     if !ProtectedIdentity::is(&text) {
-        return text.parse();
+        return text.parse().map_err(named);
     }
     let file = passphrase_file.ok_or_else(|| {
         Error::configure(format!(
@@ -91,7 +102,7 @@ pub fn identity_from(path: &Path, passphrase_file: Option<&Path>) -> Result<Iden
             path.display()
         ))
     })?;
-    text.parse::<ProtectedIdentity>()?.open(&passphrase(file)?)
+    text.parse::<ProtectedIdentity>().map_err(named)?.open(&passphrase(file)?)
 }
 
 pub fn source_key(path: &Path) -> Result<SourceKey> {

@@ -7,6 +7,7 @@ mod config;
 mod control;
 mod keys;
 mod logging;
+mod memory;
 mod metrics;
 mod output;
 mod reading;

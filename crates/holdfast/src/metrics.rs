@@ -125,6 +125,12 @@ fn of_source(page: &mut Page, source: &Watched, clock: &Clock) {
         );
     }
     page.gauge(
+        "holdfast_store_answers",
+        "0 while this source's writer waits for the store.",
+        name,
+        f64::from(u8::from(figures.store_trouble.is_none())),
+    );
+    page.gauge(
         "holdfast_source_connected",
         "1 while the replication connection is up.",
         name,

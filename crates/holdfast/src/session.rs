@@ -66,7 +66,7 @@ impl OpenView for FromSession {
         let blob = Blob::parse(&session.blob)?;
         let repository: Repository =
             Repository { id: None, url: blob.url.clone(), upload_rate: None, s3: blob.s3.clone() };
-        let store = store::open(&repository, Patience::Minutes, &Clock::system(), &Random::system()).await?;
+        let store = store::open(&repository, Patience::Reader, &Clock::system(), &Random::system()).await?;
         let view = Pass::parse(&blob.pass)?.view(store.sink).await?;
         view.map(|view| Arc::new(view) as Arc<dyn View>).ok_or_else(|| {
             Error::corrupt(format!("the stream of this restore is not at {} any more", repository.url))

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use holdfast_core::{Clock, Error, Random, Result, sink::Capabilities, task};
 use holdfast_pipeline::{Budget, Gauges, Outcome, Parts, Pool, Writer};
 use holdfast_postgres::{BackupRequests, Postgres, SharedHealth};
-use holdfast_repo::epoch::InstanceId;
+use holdfast_repo::{epoch::InstanceId, keys::SourceKey};
 use tokio::sync::watch;
 
 use crate::{
@@ -15,21 +15,30 @@ use crate::{
     store::Store,
 };
 
-/// A source that this process follows.
-pub struct Followed {
+const GOOD_BYE: Duration = Duration::from_secs(2);
+
+/// What metrics, status page and orders see of a source.
+#[derive(Clone)]
+pub struct Watched {
     pub name: String,
     pub gauges: Arc<Gauges>,
     pub health: SharedHealth,
     pub requests: BackupRequests,
     pub base_backup_interval: Duration,
-    _state: StateFolder,
-    writer: Writer,
+}
+
+/// A source that this process follows once the store was seen.
+pub struct Followed {
+    pub watched: Watched,
+    settings: holdfast_pipeline::Settings,
+    source_key: SourceKey,
+    tailer: Postgres,
+    state: StateFolder,
 }
 
 /// What a process shares among its sources.
 pub struct Shared {
     pub store: Store,
-    pub capabilities: Capabilities,
     pub pool: Pool,
     pub clock: Clock,
     pub random: Random,
@@ -44,6 +53,11 @@ pub struct Manner {
     pub until_caught_up: bool,
 }
 
+/// Of the time to stop, what the pipeline may take to drain and settle; the rest is for the good-bye to the source.
+fn to_drain(stop_grace: Duration) -> Duration {
+    stop_grace.saturating_sub(GOOD_BYE).max(stop_grace / 2)
+}
+
 impl Followed {
     pub fn new(name: &str, config: &Config, shared: &Shared, manner: Manner) -> Result<Self> {
         let source = config.source(name)?;
@@ -51,11 +65,16 @@ impl Followed {
         let tailer = match source.common.kind {
             Kind::Postgres => Postgres::new(source.postgres.clone(), name, shared.clock.clone())?,
         };
-        let (health, requests) = (tailer.health(), tailer.backup_requests());
-        let gauges = Arc::new(Gauges::new(shared.clock.now()));
+        let watched = Watched {
+            name: name.to_owned(),
+            gauges: Arc::new(Gauges::new(shared.clock.now())),
+            health: tailer.health(),
+            requests: tailer.backup_requests(),
+            base_backup_interval: source.postgres.base_backup_interval,
+        };
         let mut settings = source.pipeline.clone();
         settings.budget = shared.budget;
-        settings.stop_within = config.process.stop_grace;
+        settings.stop_grace = to_drain(config.process.stop_grace);
         settings.take_over = manner.take_over;
         settings.until_caught_up = manner.until_caught_up;
         let source_key = keys::source_key(&source.common.key_file)?;
@@ -66,53 +85,29 @@ impl Followed {
                 config.id()?
             )));
         }
-        let parts = Parts {
+        Ok(Self { watched, settings, source_key, tailer, state })
+    }
+
+    /// Follows it until the end.
+    pub fn start(self, shared: &Shared, capabilities: &Capabilities) -> task::Task<(String, Outcome)> {
+        let Self { watched, settings, source_key, tailer, state } = self;
+        let writer = Writer::new(Parts {
             settings,
             source_key,
             sink: shared.store.sink.clone(),
-            capabilities: shared.capabilities.clone(),
+            capabilities: capabilities.clone(),
             tailer: Arc::new(tailer),
             pool: shared.pool.clone(),
             clock: shared.clock.clone(),
             random: shared.random.clone(),
             instance: InstanceId(state.instance),
-            gauges: gauges.clone(),
+            gauges: watched.gauges,
             stop: shared.stop.clone(),
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            gauges,
-            health,
-            requests,
-            base_backup_interval: source.postgres.base_backup_interval,
-            _state: state,
-            writer: Writer::new(parts),
-        })
-    }
-
-    /// The source's figures outlive the move of its writer into a task.
-    pub fn start(self) -> (Watched, task::Task<(String, Outcome)>) {
-        let watched = Watched {
-            name: self.name.clone(),
-            gauges: self.gauges,
-            health: self.health,
-            base_backup_interval: self.base_backup_interval,
-        };
-        let (name, writer, state) = (self.name, self.writer, self._state);
-        let task = task::spawn(async move {
+        });
+        task::spawn(async move {
             let outcome = writer.run().await;
             drop(state);
-            (name, outcome)
-        });
-        (watched, task)
+            (watched.name, outcome)
+        })
     }
-}
-
-/// What metrics and the status page read.
-#[derive(Clone)]
-pub struct Watched {
-    pub name: String,
-    pub gauges: Arc<Gauges>,
-    pub health: SharedHealth,
-    pub base_backup_interval: Duration,
 }

@@ -9,7 +9,7 @@ use holdfast_core::{
     task,
     text::{show_duration, show_size},
 };
-use holdfast_pipeline::Phase;
+use holdfast_pipeline::{Figures, Phase};
 use tokio::net::TcpListener;
 
 use crate::{metrics, sources::Watched};
@@ -47,31 +47,33 @@ async fn scrape(State(site): State<Arc<Site>>) -> ([(&'static str, &'static str)
     (kind, metrics::text(&site.watched, &site.meter, &site.clock))
 }
 
-/// Ready: every source is followed, or stands by for another writer.
+/// Ready: every source is followed, or stands by for another writer, and nothing is in the way of that.
 async fn ready(State(site): State<Arc<Site>>) -> (StatusCode, String) {
     let mut text = String::new();
     let mut ready = true;
     for source in &site.watched {
         let figures = source.gauges.figures(site.clock.now());
-        ready &= matches!(figures.phase, Phase::Streaming | Phase::Standby);
-        let _ = writeln!(text, "{} {} {}", source.name, figures.phase.name(), figures.sentence);
+        let trouble = figures.store_trouble.is_some() || figures.source_trouble.is_some();
+        ready &= matches!(figures.phase, Phase::Streaming | Phase::Standby) && !trouble;
+        let _ = writeln!(text, "{} {} {}", source.name, figures.phase.name(), said(&figures).join("; "));
     }
     (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
+}
+
+/// What a pipeline has to say, most of the time nothing.
+fn said(figures: &Figures) -> Vec<String> {
+    let said = [Some(&figures.sentence), figures.store_trouble.as_ref(), figures.source_trouble.as_ref()];
+    said.into_iter().flatten().filter(|text| !text.is_empty()).cloned().collect()
 }
 
 async fn page(State(site): State<Arc<Site>>) -> Html<String> {
     let mut rows = String::new();
     for source in &site.watched {
         let figures = source.gauges.figures(site.clock.now());
-        let health = source.health.read();
-        let trouble = [
-            Some(figures.sentence.clone()),
-            figures.store_trouble.clone(),
-            figures.source_trouble.clone(),
-            Some(health.notice.clone()),
-        ];
+        let mut said = said(&figures);
+        said.push(source.health.read().notice.clone());
         let trouble: Vec<String> =
-            trouble.into_iter().flatten().filter(|t| !t.is_empty()).map(|t| escape(&t)).collect();
+            said.iter().filter(|text| !text.is_empty()).map(|text| escape(text)).collect();
         let _ = write!(
             rows,
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}",

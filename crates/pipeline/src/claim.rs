@@ -8,22 +8,21 @@ use std::cmp::Reverse;
 
 use holdfast_core::{
     Catalog, Cursor, Epoch, Error, Result, RunId, Timestamp, WriterId,
-    sink::{Body, Created, Range},
+    sink::{Body, Range, create_same},
 };
 use holdfast_repo::{
     catalog::apply,
     chain::{Access, Chain, Depth, Found, Opening},
     entry::{Entry, Predecessor, Took},
     epoch::{Claim, EPOCH_MAX, EpochObject},
-    keys::RootPublic,
     names::Stream,
     object::{End, Front, Header, OpenFront, seal_body, seal_end, seal_header},
     ring::SourceRing,
     seal::Key,
+    view::Repository,
 };
 
 use crate::{
-    lineage::{newest_generation, newest_ring},
     parts::Tools,
     store::{Put, fence, put},
 };
@@ -64,14 +63,16 @@ struct Taken {
 
 /// # Errors
 /// `Fenced` when another claim stands above ours.
-pub(crate) async fn claim(tools: &Tools, root: &RootPublic, stream: Stream) -> Result<Claimed> {
+pub(crate) async fn claim(tools: &Tools, repository: &Repository, stream: Stream) -> Result<Claimed> {
     let access = tools.access(stream);
     for _ in 0..ATTEMPTS {
-        let ring = newest_ring(tools, root).await?;
+        // A standby may have waited for weeks since it opened the repository.
+        repository.refuse_newer().await?;
+        let ring = repository.source_ring(tools.source).await?;
         let Some((epoch, data_key)) = create_epoch(tools, &access, &ring).await? else { continue };
         tracing::info!(%stream, %epoch, "claimed an epoch");
         // R2: a newer ring generation must not find itself sealed to the old recipients.
-        if newest_generation(tools).await? > Some(ring.generation) {
+        if repository.source_generation(tools.source).await? > Some(ring.generation) {
             continue;
         }
         let Some(taken) = take_over(tools, &access, epoch).await? else {
@@ -138,12 +139,8 @@ async fn create_epoch(tools: &Tools, access: &Access, ring: &SourceRing) -> Resu
         recipients: &ring.recipients,
     };
     let (bytes, data_key) = claim.seal(&tools.source_key, &tools.random)?;
-    let name = stream.epoch(epoch);
-    if tools.sink.create(&name, Body::from(bytes.clone())).await? == Created::New {
-        return Ok(Some((epoch, data_key)));
-    }
-    let found = tools.sink.read(&name, Range::All).await?;
-    Ok((found.as_deref() == Some(&bytes)).then_some((epoch, data_key)))
+    let ours = create_same(&*tools.sink, &stream.epoch(epoch), &Body::from(bytes)).await?;
+    Ok(ours.then_some((epoch, data_key)))
 }
 
 /// An epoch object, proved; `None` when there is none.

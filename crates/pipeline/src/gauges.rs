@@ -169,10 +169,10 @@ impl Gauges {
         inner.phase = phase;
         inner.sentence = sentence.into();
     }
-    pub(crate) fn store_answered(&self) {
+    pub fn store_answered(&self) {
         self.lock().store_trouble = None;
     }
-    pub(crate) fn store_failed(&self, sentence: String) {
+    pub fn store_failed(&self, sentence: String) {
         self.lock().store_trouble = Some(sentence);
     }
     pub(crate) fn source(&self, trouble: Option<String>) {

@@ -118,7 +118,11 @@ async fn merge(tools: Tools, access: Access, epoch: Epoch, originals: Vec<(u64, 
         return Ok(());
     }
     if let Err(error) = tools.sink.remove(&names).await {
-        tracing::debug!(name, error = error.chain(), "originals stay until `maintain` removes them");
+        tracing::debug!(
+            name,
+            error = error.chain(),
+            "originals were not removed and stay; readers pass them by"
+        );
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ pub struct Settings {
     pub merge: bool,
     /// A stop is carried out within this time: flush, settle, release, good-bye to the source.
     #[serde(with = "text::duration")]
-    pub stop_within: Duration,
+    pub stop_grace: Duration,
     /// Given at a start, not in a file.
     #[serde(skip)]
     pub take_over: bool,
@@ -48,7 +48,7 @@ impl Default for Settings {
             takeover: Takeover::Silence,
             budget: Budget::default(),
             merge: true,
-            stop_within: Duration::from_secs(10),
+            stop_grace: Duration::from_secs(10),
             take_over: false,
             until_caught_up: false,
         }

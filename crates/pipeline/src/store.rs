@@ -9,8 +9,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Act, Clock, Error, Random, Result, Sink,
-    sink::{Body, Capabilities, Created, Page, Range},
+    Act, Clock, Error, Instant, Random, Result, Sink, Timestamp,
+    sink::{Body, Capabilities, Created, Page, Range, create_same},
 };
 use holdfast_repo::{
     chain::Access,
@@ -86,6 +86,9 @@ impl Sink for Patient {
     fn address(&self) -> String {
         self.inner.address()
     }
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.inner.clock()
+    }
 }
 
 /// How the create of a log object ended.
@@ -101,15 +104,10 @@ pub(crate) enum Put {
 /// # Errors
 /// `Bug` when other bytes stand there.
 pub(crate) async fn create_ours(sink: &dyn Sink, name: &str, body: &Body) -> Result<()> {
-    loop {
-        if sink.create(name, body.clone()).await? == Created::New {
-            return Ok(());
-        }
-        match sink.read(name, Range::All).await? {
-            Some(found) if same(body, &found) => return Ok(()),
-            Some(_) => return Err(Error::bug(format!("{name} was to be written, but holds other bytes"))),
-            None => {}
-        }
+    if create_same(sink, name, body).await? {
+        Ok(())
+    } else {
+        Err(Error::bug(format!("{name} was to be written, but holds other bytes")))
     }
 }
 
@@ -126,17 +124,6 @@ pub(crate) async fn put(access: &Access, object: &SealedObject) -> Result<Put> {
             return Ok(if ours { Put::Stored } else { Put::Taken(Box::new(found)) });
         }
     }
-}
-
-fn same(body: &Body, found: &[u8]) -> bool {
-    let mut rest = found;
-    for part in &body.0 {
-        match rest.split_at_checked(part.len()) {
-            Some((front, back)) if front == part.as_ref() => rest = back,
-            _ => return false,
-        }
-    }
-    rest.is_empty()
 }
 
 /// What stands where our object should be, as a reason to stop.

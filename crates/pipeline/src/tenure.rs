@@ -1,19 +1,18 @@
 //! One epoch of a writer, from its number 0 to its end: pulls the stream, closes batches, stores them, settles.
 //! All of it is one future, so that a writer that is dropped or not polled stops as one thing.
 //!
-//! Invariant: only what the ledger calls durable is settled, and on a store without create-only writes only
-//! after a list of the epochs above ours came back empty (R7).
+//! Invariant: what a tailer yielded is sealed in its order, and what an object says of catalog and cursor is as of
+//! that object.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
-use holdfast_core::{Catalog, Cursor, Epoch, Error, Instant, Item, Result, Settler, Step, Timestamp};
+use holdfast_core::{Catalog, Cursor, Epoch, Error, Instant, Item, Result, Step, Timestamp};
 use holdfast_repo::{
     catalog::apply,
     chain::Access,
     entry::Entry,
     object::Header,
-    view::{CACHE_BYTES, TableReader, Tables},
+    view::{CACHE_BYTES, Repository, TableReader, Tables},
 };
 use tokio::sync::watch;
 
@@ -25,20 +24,15 @@ use crate::{
     gauges::Phase,
     lane::{Lane, Moved},
     ledger::Ledger,
-    lineage::newest_generation,
     link::Link,
+    lookout::Lookout,
     merge::Merging,
     parts::Tools,
+    settling::Settling,
 };
 
-/// A settle that lists first (R7) is made at most so often, unless somebody waits.
-const SETTLE_EVERY: Duration = Duration::from_secs(1);
 /// Unfinished runs are named so often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
-/// How often ring and epochs are looked at beside the stream.
-const LOOK_EVERY: Duration = Duration::from_secs(300);
-/// A claim above ours that does nothing for so long is answered with a new epoch (R6).
-const IDLE_CLAIM: Duration = Duration::from_secs(3600);
 /// The catalog goes along at least so often, so that no reader goes through more objects than this.
 const CATALOG_OBJECTS: u64 = 256;
 
@@ -53,27 +47,6 @@ pub(crate) enum End {
     Failed(Error),
 }
 
-/// How far a settle has come.
-enum Settled {
-    /// No epoch stands above ours, listed after all up to `number` had come back (R7).
-    Alone {
-        number: u64,
-        cursor: Cursor,
-    },
-    Told {
-        settler: Box<dyn Settler>,
-        number: u64,
-        cursor: Cursor,
-        result: Result<()>,
-    },
-}
-
-/// What a look beside the stream brought.
-struct Looked {
-    above: Option<Epoch>,
-    ring: Option<u64>,
-}
-
 struct Ending {
     end: End,
     deadline: Instant,
@@ -83,7 +56,6 @@ pub(crate) struct Tenure {
     tools: Tools,
     access: Access,
     epoch: Epoch,
-    ring: u64,
     catalog: Catalog,
     catalog_at: (Epoch, u64),
     /// A change of runs or checkpoints that the gauges do not show before this number is durable.
@@ -97,6 +69,8 @@ pub(crate) struct Tenure {
     packer: Packer,
     link: Link,
     merging: Merging,
+    settling: Settling,
+    lookout: Lookout,
     /// Where the source goes on after the newest step that we took.
     cursor: Option<Cursor>,
     vouched: Option<Timestamp>,
@@ -104,23 +78,14 @@ pub(crate) struct Tenure {
     seen: Option<(Instant, Timestamp)>,
     /// Entries that go with the next object.
     extra: Vec<Entry>,
-    settling: Option<BoxFuture<'static, Result<Settled>>>,
-    settled: u64,
-    settled_cursor: Option<Cursor>,
-    settle_at: Instant,
-    /// Numbers that somebody waits for and that are not settled, ascending.
-    waited: VecDeque<u64>,
     /// When the newest batch was closed.
     closed_at: Option<Instant>,
     progress_at: Instant,
-    look_at: Instant,
-    looking: Option<BoxFuture<'static, Result<Looked>>>,
-    above: Option<(Epoch, Instant)>,
     ending: Option<Ending>,
 }
 
 impl Tenure {
-    pub fn new(tools: Tools, claimed: Claimed) -> Self {
+    pub fn new(tools: Tools, repository: Repository, claimed: Claimed) -> Self {
         let Claimed { stream, epoch, data_key, ring, catalog, cursor, vouched, digest } = claimed;
         let access = tools.access(stream);
         let now = tools.clock.now();
@@ -156,28 +121,21 @@ impl Tenure {
             packer: Packer::new(packing, inlet),
             link: Link::new(tools.clone(), gate.clone(), table.clone()),
             merging: Merging::new(tools.clone(), access.clone(), epoch),
+            settling: Settling::new(tools.clone(), access.clone(), epoch),
+            lookout: Lookout::new(repository, access.clone(), epoch, ring, now),
             _gate: gate,
             catalog_at: (epoch, 0),
             unshown: None,
-            settled_cursor: None,
             cursor,
             vouched,
             seen: None,
             extra: Vec::new(),
-            settling: None,
-            settled: 0,
-            settle_at: now,
-            waited: VecDeque::new(),
             closed_at: None,
             progress_at: now + PROGRESS_EVERY,
-            look_at: now + LOOK_EVERY,
-            looking: None,
-            above: None,
             ending: None,
             tools,
             access,
             epoch,
-            ring,
             catalog,
             table,
         }
@@ -192,8 +150,7 @@ impl Tenure {
             Err(error) if error.act() == holdfast_core::Act::Fenced => End::Fenced(error),
             Err(error) => End::Failed(error),
         };
-        // A settle that is still on its way has nothing more to say.
-        self.settling = None;
+        self.settling.forget();
         self.link.close().await;
         end
     }
@@ -201,7 +158,7 @@ impl Tenure {
     async fn carry_on(&mut self, stop: &mut watch::Receiver<bool>) -> Result<End> {
         loop {
             self.tick().await?;
-            self.begin_settle()?;
+            self.settling.begin(&mut self.ledger, &mut self.link, self.ending.is_some())?;
             if let Some(end) = self.ended() {
                 return Ok(end);
             }
@@ -212,10 +169,18 @@ impl Tenure {
                 biased;
                 () = stopped(stop), if self.ending.is_none() => self.end(End::Stopped)?,
                 moved = self.lane.step() => self.moved(moved?)?,
-                settled = poll(&mut self.settling) => self.settle_ended(settled?)?,
+                settled = self.settling.step() => {
+                    if let Some(error) = self.settling.moved(settled?, &mut self.ledger, &mut self.link)? {
+                        self.end(End::Failed(error))?;
+                    }
+                }
                 packed = self.packer.step() => packed?,
                 merged = self.merging.step() => merged?,
-                looked = poll(&mut self.looking) => self.looked(looked?)?,
+                looked = self.lookout.step() => {
+                    if let Some(why) = self.lookout.judge(looked?, self.tools.clock.now()) {
+                        self.end(End::Roll(why))?;
+                    }
+                }
                 step = self.link.next(self.cursor.as_ref()), if pull => match step {
                     Ok(step) => self.take(step)?,
                     Err(error) => self.end(End::Failed(error))?,
@@ -272,7 +237,9 @@ impl Tenure {
             let changed = content::lock(self.packer.live()).changed();
             self.extra.extend(changed.into_iter().map(Entry::Progress));
             let clocks = self.clocks(now);
-            self.extra.extend(clocks);
+            // Without a store the newest is enough.
+            self.extra.retain(|entry| !matches!(entry, Entry::Clocks { .. }));
+            self.extra.push(clocks);
         }
         if self.heartbeat_at().is_some_and(|at| at <= now) {
             if self.batcher.is_empty() {
@@ -281,30 +248,28 @@ impl Tenure {
                 self.close_batch()?
             }
         }
-        if now >= self.look_at && self.looking.is_none() {
-            self.look_at = now + LOOK_EVERY;
-            let (access, epoch, tools) = (self.access.clone(), self.epoch, self.tools.clone());
-            self.looking = Some(Box::pin(async move {
-                let above = access.epochs_above(epoch).await?.last().copied();
-                Ok(Looked { above, ring: newest_generation(&tools).await? })
-            }));
-        }
+        self.lookout.tick(now);
         if self.park_at().is_some_and(|at| at <= now) {
             tracing::warn!(
                 "the store has not answered for two heartbeats: letting go of the source's connection, so that a \
                  successor with a store could stream"
             );
-            self.settling = None;
+            self.settling.forget();
             self.link.close().await;
         }
         Ok(())
     }
 
-    /// The source's clock beside ours, as of the newest instant that it vouched for.
-    fn clocks(&mut self, now: Instant) -> Option<Entry> {
-        let (at, source) = self.seen.take()?;
+    /// The clocks of source, host and store at one moment: the newest that the source vouched for since the last
+    /// record, else now. What the store showed earlier or later is moved there by our monotonic clock.
+    fn clocks(&mut self, now: Instant) -> Entry {
+        let seen = self.seen.take();
+        let at = seen.map_or(now, |(at, _)| at);
         let host = self.tools.clock.wall().minus(now.saturating_duration_since(at));
-        Some(Entry::Clocks { source: Some(source), host, store: None })
+        let store = self.tools.sink.clock().map(|(told, time)| {
+            time.plus(at.saturating_duration_since(told)).minus(told.saturating_duration_since(at))
+        });
+        Entry::Clocks { source: seen.map(|(_, source)| source), host, store }
     }
 
     fn heartbeat_at(&self) -> Option<Instant> {
@@ -323,9 +288,9 @@ impl Tenure {
         if let Due::At(at) = self.due(now) {
             wake = wake.min(at);
         }
-        let settle = (self.settling.is_none() && self.wants_settle()).then_some(self.settle_at);
+        let settle = self.settling.wake(&self.ledger, &self.link);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
-        let look = self.looking.is_none().then_some(self.look_at);
+        let look = self.lookout.wake();
         [self.heartbeat_at(), self.park_at(), settle, ending, look]
             .into_iter()
             .flatten()
@@ -387,7 +352,7 @@ impl Tenure {
         entries.extend(cursor.clone().map(Entry::Cursor));
         let number = self.ledger.close(bytes, cursor, vouched)?;
         if waits {
-            self.waited.push_back(number);
+            self.settling.wait_for(number);
         }
         let release = entries.contains(&Entry::Release);
         let mut header = Header {
@@ -434,102 +399,6 @@ impl Tenure {
         Ok(())
     }
 
-    fn wants_settle(&self) -> bool {
-        self.ledger.watermark() > self.settled
-            && self.ledger.durable().cursor.is_some()
-            && self.link.has_settler()
-    }
-
-    fn begin_settle(&mut self) -> Result<()> {
-        let number = self.ledger.watermark();
-        if self.settling.is_some() || !self.wants_settle() {
-            return Ok(());
-        }
-        let Some(cursor) = self.ledger.durable().cursor.clone() else { return Ok(()) };
-        if self.tools.create_only && self.settled_cursor.as_ref() == Some(&cursor) {
-            return self.mark_settled(number);
-        }
-        let now = self.tools.clock.now();
-        let hurry = self.waited.front().is_some_and(|waited| *waited <= number) || self.ending.is_some();
-        if now < self.settle_at && !hurry {
-            return Ok(());
-        }
-        if self.tools.create_only {
-            self.tell(number, cursor);
-            return Ok(());
-        }
-        self.settle_at = now + SETTLE_EVERY;
-        let (access, epoch) = (self.access.clone(), self.epoch);
-        self.settling = Some(Box::pin(async move {
-            // R7: the creates that this settle covers have come back; only now the list means something.
-            match access.epochs_above(epoch).await?.last() {
-                None => Ok(Settled::Alone { number, cursor }),
-                Some(above) => {
-                    Err(Error::fenced(format!("epoch {above} stands above ours: another writer took over")))
-                }
-            }
-        }));
-        Ok(())
-    }
-
-    fn mark_settled(&mut self, number: u64) -> Result<()> {
-        self.settled = number;
-        while self.waited.pop_front_if(|waited| *waited <= number).is_some() {}
-        self.ledger.settle(number)?;
-        self.show_counts();
-        Ok(())
-    }
-
-    /// Tells the source. Without a connection it is told later, after another list.
-    fn tell(&mut self, number: u64, cursor: Cursor) {
-        let Some(mut settler) = self.link.take_settler() else { return };
-        self.settling = Some(Box::pin(async move {
-            let result = settler.settle(&cursor).await;
-            Ok(Settled::Told { settler, number, cursor, result })
-        }));
-    }
-
-    fn settle_ended(&mut self, settled: Settled) -> Result<()> {
-        let (settler, number, cursor, result) = match settled {
-            Settled::Alone { number, cursor } => {
-                self.tell(number, cursor);
-                return Ok(());
-            }
-            Settled::Told { settler, number, cursor, result } => (settler, number, cursor, result),
-        };
-        self.link.return_settler(settler);
-        match result {
-            Ok(()) => {
-                self.settled_cursor = Some(cursor);
-                self.mark_settled(number)
-            }
-            Err(error) if error.is_passing() => {
-                tracing::warn!(error = error.chain(), "the source did not take a settle; telling it again");
-                self.settle_at = self.tools.clock.now() + SETTLE_EVERY;
-                Ok(())
-            }
-            Err(error) => self.end(End::Failed(error)),
-        }
-    }
-
-    fn looked(&mut self, looked: Looked) -> Result<()> {
-        let now = self.tools.clock.now();
-        if let Some(ring) = looked.ring.filter(|ring| *ring > self.ring) {
-            return self.end(End::Roll(format!("ring generation {ring} has other recipients")));
-        }
-        self.above = match (looked.above, self.above) {
-            (Some(above), Some((known, since))) if above == known => Some((above, since)),
-            (Some(above), _) => Some((above, now)),
-            (None, _) => None,
-        };
-        match self.above {
-            Some((above, since)) if now.saturating_duration_since(since) >= IDLE_CLAIM => {
-                self.end(End::Roll(format!("epoch {above} was claimed above ours and does nothing")))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Begins to end: what was taken is stored and settled, as far as the deadline allows.
     fn end(&mut self, end: End) -> Result<()> {
         if self.ending.is_some() {
@@ -542,7 +411,7 @@ impl Tenure {
         if !matches!(end, End::Roll(_)) {
             self.seal(Composed::only(Entry::Release), None, 0, 0, true)?;
         }
-        let deadline = self.tools.clock.now() + self.tools.settings.stop_within;
+        let deadline = self.tools.clock.now() + self.tools.settings.stop_grace;
         self.ending = Some(Ending { end, deadline });
         Ok(())
     }
@@ -550,7 +419,7 @@ impl Tenure {
     fn ended(&mut self) -> Option<End> {
         let ending = self.ending.as_ref()?;
         let stored = self.ledger.outstanding() == 0;
-        let settled = self.settling.is_none() && !self.wants_settle();
+        let settled = self.settling.is_done(&self.ledger, &self.link);
         let late = self.tools.clock.now() >= ending.deadline;
         if late && !(stored && settled) {
             tracing::warn!("the time to stop is over; what is not settled stays with the source");
@@ -575,16 +444,4 @@ impl Tenure {
 /// Resolves once the writer shall end; a sender that is gone ends it too.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
-}
-
-/// The work in `slot`, emptied when it is done; pending while there is none.
-async fn poll<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
-    match slot {
-        Some(work) => {
-            let done = work.await;
-            *slot = None;
-            done
-        }
-        None => std::future::pending().await,
-    }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use holdfast_core::{Act, Error, Identity, Result};
+use holdfast_repo::view::Repository;
 use tokio::sync::watch;
 
 use crate::{
@@ -60,24 +61,24 @@ async fn run(tools: &mut Tools, stop: &mut watch::Receiver<bool>) -> Result<Outc
     let mut fenced: Option<Error> = None;
     loop {
         let before = async {
-            let root = lineage::root(tools).await?;
+            let repository = Repository::open(tools.sink.clone(), Some(tools.repo)).await?;
             let identity = identity(tools).await?;
-            let ring = lineage::newest_ring(tools, &root).await?;
-            let stream = lineage::stream(tools, &ring, &identity).await?;
+            let stream = lineage::stream(tools, &repository, &identity).await?;
             standby::wait(tools, stream, fenced.as_ref().map(ToString::to_string).as_deref()).await?;
             // R2: the source must have answered before we claim, not an hour before.
             if self::identity(tools).await? != identity {
                 return Err(Error::retry("the source changed while we waited for its stream"));
             }
             tools.gauges.phase(Phase::Claiming, "");
-            claim(tools, &root, stream).await
+            let claimed = claim(tools, &repository, stream).await?;
+            Ok((repository, claimed))
         };
         let claimed = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return Ok(Outcome::Stopped),
             claimed = Box::pin(before) => claimed,
         };
-        let claimed = match claimed {
+        let (repository, claimed) = match claimed {
             Ok(claimed) => claimed,
             Err(error) if error.act() == Act::Fenced => {
                 tools.settings.take_over = false;
@@ -92,7 +93,7 @@ async fn run(tools: &mut Tools, stop: &mut watch::Receiver<bool>) -> Result<Outc
             Err(error) => return Err(error),
         };
         tools.settings.take_over = false;
-        match Box::pin(Tenure::new(tools.clone(), claimed).run(stop)).await {
+        match Box::pin(Tenure::new(tools.clone(), repository, claimed).run(stop)).await {
             End::Stopped => return Ok(Outcome::Stopped),
             End::CaughtUp => return Ok(Outcome::CaughtUp),
             End::Failed(error) => return Err(error),

@@ -35,7 +35,7 @@ pub enum Entry {
     Catalog(Box<Catalog>),
     /// First entry of number 0.
     Took(Took),
-    /// The three clocks side by side, as far as they could be asked.
+    /// The three clocks at one moment, as far as they told.
     Clocks {
         source: Option<Timestamp>,
         host: Timestamp,

@@ -129,15 +129,7 @@ impl EpochObject {
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes);
-        if reader.array::<8>()? != MAGIC {
-            return Err(Error::corrupt("the bytes are no epoch object"));
-        }
-        let version = reader.u16()?;
-        if version != VERSION {
-            return Err(Error::configure(format!(
-                "an epoch object has format version {version}, which this holdfast does not know: use a newer one"
-            )));
-        }
+        reader.begin(MAGIC, VERSION, "an epoch object")?;
         let count = usize::from(reader.u16()?);
         if !(1..=RECIPIENTS_MAX).contains(&count) {
             return Err(Error::corrupt(format!("an epoch object claims {count} recipients")));

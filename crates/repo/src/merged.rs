@@ -19,9 +19,8 @@ use crate::{
 
 const MAGIC: [u8; 8] = *b"HFmerge\0";
 const VERSION: u16 = 1;
+/// Bytes of a head before its rows.
 const CLEAR: usize = 116;
-/// Bytes of a head before its rows: enough to ask [`Head::needed`].
-pub const HEAD_MIN: usize = CLEAR;
 const ROW: usize = 8;
 const HASH: usize = 32;
 /// Objects of one merged object of the first level, and how many of those the second level takes.
@@ -98,8 +97,7 @@ impl Head {
         self.originals().nth(index)
     }
 
-    /// How many first bytes of the object must be read to parse the head; `bytes` holds at least
-    /// [`HEAD_MIN`].
+    /// How many first bytes of the object must be read to parse the head; `bytes` holds all before its rows.
     pub fn needed(bytes: &[u8]) -> Result<usize> {
         let mut reader = Reader::new(bytes);
         let count = Clear::read(&mut reader)?.count()?;
@@ -305,15 +303,7 @@ impl Clear {
         }
     }
     fn read(reader: &mut Reader<'_>) -> Result<Self> {
-        if reader.array::<8>()? != MAGIC {
-            return Err(Error::corrupt("the bytes are no merged object"));
-        }
-        let version = reader.u16()?;
-        if version != VERSION {
-            return Err(Error::configure(format!(
-                "it has format version {version}, which this holdfast does not know: use a newer one"
-            )));
-        }
+        reader.begin(MAGIC, VERSION, "a merged object")?;
         if reader.u16()? != 0 {
             return Err(Error::corrupt("reserved bytes are not zero"));
         }
@@ -399,8 +389,7 @@ mod tests {
         assert_eq!(twice, merge(&all).body.concat());
 
         let head =
-            Head::open(&KEY, STREAM, EPOCH, 1, 12, &twice[..Head::needed(&twice[..HEAD_MIN]).unwrap()])
-                .unwrap();
+            Head::open(&KEY, STREAM, EPOCH, 1, 12, &twice[..Head::needed(&twice[..CLEAR]).unwrap()]).unwrap();
         assert_eq!(head, check_merged(&twice).unwrap());
         assert_eq!((head.previous, head.last), ([7; 32], all[11].1));
         assert_eq!(head.object_len(), twice.len() as u64);

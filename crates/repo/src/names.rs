@@ -88,10 +88,6 @@ impl Stream {
     pub fn epochs_prefix(self) -> String {
         format!("{}epochs/", self.prefix())
     }
-    /// All log objects of all epochs.
-    pub fn logs_prefix(self) -> String {
-        format!("{}log/", self.prefix())
-    }
     /// Log objects and END of one epoch.
     pub fn log_prefix(self, epoch: Epoch) -> String {
         format!("{}log/{epoch}/", self.prefix())
@@ -101,9 +97,6 @@ impl Stream {
     }
     pub fn packs_prefix(self, epoch: Epoch) -> String {
         format!("{}packs/{epoch}/", self.prefix())
-    }
-    pub fn state_prefix(self, epoch: Epoch) -> String {
-        format!("{}state/{epoch}/", self.prefix())
     }
 }
 
@@ -126,6 +119,12 @@ pub fn source_rings_prefix(source: SourceId) -> String {
 /// Prefix of all holds on one source.
 pub fn holds_prefix(source: SourceId) -> String {
     format!("{source}/holds/")
+}
+
+/// May somebody be waiting for this object, or for a list of names that begin so? Log objects and epochs: a
+/// commit waits for those, and a successor. Packs and layers are many bytes for which nobody waits.
+pub fn is_urgent(name: &str) -> bool {
+    matches!(name.split('/').nth(2), Some("log" | "epochs"))
 }
 
 /// The lineage of a source that calls itself `identity`: the same again after the disk was lost, and nothing
@@ -253,6 +252,28 @@ mod tests {
             stream.log(Epoch::numbered(1), 255),
             "0101010101010101/abababababababab/log/0000000000000001/00000000000000ff"
         );
+    }
+
+    #[test]
+    fn log_objects_and_epochs_are_urgent_and_nothing_else() {
+        let stream = Stream { source: SourceId([1; 8]), lineage: LineageId([0xab; 8]) };
+        let epoch = Epoch::numbered(7);
+        let urgent =
+            [stream.log(epoch, 3), stream.log_prefix(epoch), stream.epoch(epoch), stream.epochs_prefix()];
+        assert!(urgent.iter().all(|name| is_urgent(name)), "{urgent:?}");
+        let others = [
+            stream.pack(epoch, 3),
+            stream.packs_prefix(epoch),
+            stream.state(epoch, 3),
+            stream.merged(epoch, 1, 64),
+            stream.lineage_record(),
+            source_rings_prefix(stream.source),
+            Name::Hold { source: stream.source, hold: [9; 8], renewal: 4 }.to_string(),
+            Name::Ring(1).to_string(),
+            REPO.to_owned(),
+            String::new(),
+        ];
+        assert!(!others.iter().any(|name| is_urgent(name)), "{others:?}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::{
 
 const MAGIC: [u8; 8] = *b"HFpack01";
 /// A pack is closed when it reaches this size.
-pub const PACK_BYTES: usize = 16 << 20;
+const PACK_BYTES: usize = 16 << 20;
 /// Largest piece, opened.
 pub const PIECE_MAX: usize = 4 << 20;
 /// Pieces of one pack, and bytes of its opened list, at most.

@@ -104,15 +104,10 @@ fn open_record<T: for<'de> Deserialize<'de>>(
 ) -> Result<T> {
     let read = || -> Result<T> {
         let mut reader = Reader::new(bytes);
-        if bytes.len() > RECORD_MAX || reader.array::<8>()? != magic {
-            return Err(Error::corrupt("the bytes are no such record"));
+        if bytes.len() > RECORD_MAX {
+            return Err(Error::corrupt("the record is larger than it can be"));
         }
-        let version = reader.u16()?;
-        if version != VERSION {
-            return Err(Error::configure(format!(
-                "the record has format version {version}, which this holdfast does not know: use a newer one"
-            )));
-        }
+        reader.begin(magic, VERSION, "such a record")?;
         let salt: [u8; 16] = reader.array()?;
         let (clear, sealed) = bytes.split_at(8 + 2 + 16);
         let aad = [clear, name.to_string().as_bytes()].concat();

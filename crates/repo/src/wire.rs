@@ -24,6 +24,22 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         Ok(slice)
     }
+    /// The magic and the version that begin `what` (with its article).
+    ///
+    /// # Errors
+    /// `Corrupt` when it is something else, `Configure` when a newer holdfast wrote it.
+    pub fn begin(&mut self, magic: [u8; 8], known: u16, what: &str) -> Result<()> {
+        if self.array()? != magic {
+            return Err(Error::corrupt(format!("the bytes do not begin as {what} does")));
+        }
+        let version = self.u16()?;
+        if version == known {
+            return Ok(());
+        }
+        Err(Error::configure(format!(
+            "{what} has format version {version}, which this holdfast does not know: use a newer one"
+        )))
+    }
     pub fn u8(&mut self) -> Result<u8> {
         self.array::<1>().map(|[byte]| byte)
     }

@@ -18,8 +18,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
     Clock, Error, Instant, Random, Result, Sink, Timestamp, digest,
-    sink::{Body, Capabilities, Created, Entry, Page, Range, check_name},
+    sink::{Body, Capabilities, Created, Entry, Page, Range, StoreClock, check_name},
 };
+
+/// The store's clock runs so far ahead of ours.
+pub const AHEAD: Duration = Duration::from_secs(7);
 
 /// How cruel; chances are in thousandths.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +63,8 @@ pub struct CruelSink {
     random: Random,
     state: Arc<Mutex<State>>,
     cut_off: Arc<AtomicBool>,
+    /// What answers along this way said of the store's clock.
+    told: Arc<StoreClock>,
 }
 
 struct State {
@@ -105,11 +110,12 @@ impl CruelSink {
             trace: Vec::new(),
             overwritten: BTreeSet::new(),
         };
-        Self { create_only, clock, random, state: Arc::new(Mutex::new(state)), cut_off: Arc::default() }
+        let state = Arc::new(Mutex::new(state));
+        Self { create_only, clock, random, state, cut_off: Arc::default(), told: Arc::default() }
     }
     /// The same store for another writer, which can be cut off by itself.
     pub fn another_way(&self) -> Self {
-        Self { cut_off: Arc::default(), ..self.clone() }
+        Self { cut_off: Arc::default(), told: Arc::default(), ..self.clone() }
     }
     /// Requests along this way fail from now on, or no longer.
     pub fn cut_off(&self, cut_off: bool) {
@@ -220,6 +226,9 @@ impl CruelSink {
         let now = self.clock.now();
         self.cut_off.load(Relaxed) || self.lock().down_until.is_some_and(|until| now < until)
     }
+    fn tell(&self) {
+        self.told.saw(self.clock.now(), self.clock.wall().plus(AHEAD));
+    }
     fn note(&self, line: String) {
         let at = self.clock.wall();
         self.lock().trace.push(format!("{} {line}", at.micros()));
@@ -266,7 +275,10 @@ impl CruelSink {
         self.clock.sleep(wait).await;
         let result = self.now().results.remove(&id);
         let (text, result) = match (fate, result) {
-            (Fate::Answered, Some(created)) => (format!("{created:?}"), Ok(created)),
+            (Fate::Answered, Some(created)) => {
+                self.tell();
+                (format!("{created:?}"), Ok(created))
+            }
             (Fate::Answered, None) => {
                 ("nothing".to_owned(), Err(Error::bug("a simulated request got no answer")))
             }
@@ -302,6 +314,7 @@ impl CruelSink {
         self.clock.sleep(self.up_to(cruelty.latency)).await;
         match fate {
             Fate::Answered => {
+                self.tell();
                 self.note(line.to_owned());
                 Ok(read)
             }
@@ -408,5 +421,9 @@ impl Sink for CruelSink {
 
     fn address(&self) -> String {
         "cruel memory".to_owned()
+    }
+
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.told.read()
     }
 }

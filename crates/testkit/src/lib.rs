@@ -7,7 +7,7 @@ mod memory_view;
 pub mod scripted;
 mod sink_suite;
 
-pub use cruel_sink::{CruelSink, Cruelty};
+pub use cruel_sink::{AHEAD, CruelSink, Cruelty};
 pub use memory_content::MemoryContent;
 pub use memory_sink::{MemorySink, Traffic};
 pub use memory_view::MemoryView;

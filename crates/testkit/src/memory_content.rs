@@ -1,5 +1,5 @@
-//! The pipeline's side of the tailer seam, in memory: content and tables kept, counted, held back or refused on
-//! demand, and a catalog that grows with the steps a test takes in.
+//! The pipeline's side of the tailer seam, in memory: content and tables kept, counted or refused on demand,
+//! and a catalog that grows with the steps a test takes in.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,18 +12,10 @@ use holdfast_core::{
     Catalog, Checkpoint, Content, Epoch, Error, Extent, Finished, Held, Item, Layer, PackId, PieceId, Place,
     Result, Row, Run, RunId, RunProgress, Span, State, StateObject, Step, Ticket, Timestamp, digest,
 };
-use tokio::sync::watch;
 
 /// See the module page. Cloning shares it.
-#[derive(Clone, Debug)]
-pub struct MemoryContent(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    kept: Mutex<Kept>,
-    /// While false, nothing that was put becomes durable.
-    durable: watch::Sender<bool>,
-}
+#[derive(Clone, Debug, Default)]
+pub struct MemoryContent(Arc<Mutex<Kept>>);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -36,26 +28,15 @@ struct Kept {
     fenced: bool,
 }
 
-impl Default for MemoryContent {
-    fn default() -> Self {
-        Self(Arc::new(Inner { kept: Mutex::default(), durable: watch::Sender::new(true) }))
-    }
-}
-
 impl MemoryContent {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Pieces and bytes that were put.
     pub fn traffic(&self) -> (u64, u64) {
         let kept = self.lock();
         (kept.puts, kept.bytes)
-    }
-
-    /// Lets what is put become durable, or holds it back.
-    pub fn set_durable(&self, durable: bool) {
-        self.0.durable.send_replace(durable);
     }
 
     /// From now on every call says that another writer owns the stream.
@@ -144,18 +125,7 @@ impl Content for MemoryContent {
             let pack = PackId { epoch: Epoch::numbered(1), number };
             Extent { pack, offset: 0, length, opened: length, key_epoch: pack.epoch, piece }
         };
-        let mut durable = self.0.durable.subscribe();
-        if *durable.borrow() {
-            drop(sender.send(Ok(extent)));
-        } else {
-            // The test's runtime ends it.
-            let wait = async move {
-                if durable.wait_for(|durable| *durable).await.is_ok() {
-                    drop(sender.send(Ok(extent)));
-                }
-            };
-            detach(wait);
-        }
+        drop(sender.send(Ok(extent)));
         Ok(ticket)
     }
 
@@ -180,11 +150,6 @@ impl Content for MemoryContent {
             sent_before: self.traffic().1,
         }))
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "a ticket outlives the call that made it")]
-fn detach(work: impl Future<Output = ()> + Send + 'static) {
-    drop(tokio::spawn(work));
 }
 
 fn layer(number: u64, rows: u64) -> Layer {

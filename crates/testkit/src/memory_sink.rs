@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Error, Result, Sink, Timestamp,
+    Clock, Error, Instant, Result, Sink, Timestamp,
     sink::{Body, Capabilities, Created, Entry, OBJECT_MAX, Page, Range, check_name},
 };
 
@@ -159,11 +159,17 @@ impl Sink for MemorySink {
     fn address(&self) -> String {
         "memory".to_owned()
     }
+
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        Some((Clock::system().now(), Timestamp(self.lock().seconds * 1_000_000)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use holdfast_core::sink::create_same;
 
     use super::*;
     use crate::SinkSuite;
@@ -172,6 +178,17 @@ mod tests {
     async fn it_is_a_sink_like_any_other() {
         SinkSuite::new(Arc::new(MemorySink::create_only()), "suite").run().await;
         SinkSuite::new(Arc::new(MemorySink::overwriting()), "suite").overwriting().run().await;
+    }
+
+    #[tokio::test]
+    async fn an_earlier_attempt_of_ours_is_told_from_other_bytes() {
+        let sink = MemorySink::create_only();
+        let body = Body(vec![Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"two")]);
+        assert!(create_same(&sink, "a", &body).await.unwrap());
+        assert!(create_same(&sink, "a", &Body::from(b"onetwo".to_vec())).await.unwrap());
+        for other in [&b"onetw"[..], b"onetwo!", b"", b"onetwa"] {
+            assert!(!create_same(&sink, "a", &Body::from(other.to_vec())).await.unwrap());
+        }
     }
 
     #[tokio::test]

@@ -125,11 +125,6 @@ impl MemoryView {
         self.heads.push(Place { branch, position: to });
     }
 
-    /// Takes log away behind everybody's back: the catalog still names it.
-    pub fn lose_log(&mut self, branch: Branch) {
-        self.log.retain(|(of, _), _| *of != branch);
-    }
-
     /// Every `step` marks one sample, with times that never fall.
     pub fn sample(&mut self, step: usize) {
         let mut newest: BTreeMap<Branch, Timestamp> = BTreeMap::new();

@@ -4,7 +4,7 @@
 //! its own and removes what it made, so it may run against a store that holds other things.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a suite of tests fails by panic")]
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use holdfast_core::{
@@ -54,6 +54,7 @@ impl SinkSuite {
         self.created_once().await;
         self.race().await;
         self.visible_at_once().await;
+        self.own_time().await;
         self.removal().await;
         self.errors().await;
         self.clean_up().await;
@@ -263,6 +264,17 @@ impl SinkSuite {
             writer.await.unwrap();
         }
         assert_eq!(self.paged(&self.name("visible/"), None, 3).await.len(), RACERS);
+    }
+
+    /// Its answers tell what its clock shows, which is what the times of its objects are of.
+    async fn own_time(&self) {
+        let name = self.name("time");
+        self.created(&name, Body::from(vec![1])).await;
+        let (_, told) = self.sink.clock().expect("an answer tells the store's time");
+        let listed = self.sink.list(&name, None, 1).await.unwrap();
+        let modified = listed.entries[0].modified;
+        let apart = told.since(modified).max(modified.since(told));
+        assert!(apart <= Duration::from_secs(3), "the store says {told}, its object {modified}");
     }
 
     async fn removal(&self) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use holdfast_core::{
-    Error, Result,
+    Clock, Error, Result,
     sink::{Body, Created},
 };
 use rustix::{
@@ -16,6 +16,7 @@ use rustix::{
 
 use crate::{
     Inner, TEMP, folders, hex,
+    list::modified,
     place::{Place, Trial, choose, try_out},
     split,
 };
@@ -93,7 +94,9 @@ impl Inner {
         for part in &body.0 {
             file.write_all(part)?;
         }
+        let written = Clock::system().now();
         file.sync_data()?;
+        self.store_clock.saw(written, modified(&rustix::fs::fstat(&file)?));
         Ok(temp)
     }
 

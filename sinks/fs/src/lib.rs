@@ -37,8 +37,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use holdfast_core::{
-    Error, Random, Result, Sink,
-    sink::{Body, Capabilities, Created, OBJECT_MAX, Page, Range, check_name},
+    Error, Instant, Random, Result, Sink, Timestamp,
+    sink::{Body, Capabilities, Created, OBJECT_MAX, Page, Range, StoreClock, check_name},
     task,
 };
 use rustix::{
@@ -86,6 +86,7 @@ struct Inner {
     folders: Folders,
     /// How names are given here; found out before the first write.
     place: OnceLock<Place>,
+    store_clock: StoreClock,
 }
 
 impl FsSink {
@@ -109,8 +110,15 @@ impl FsSink {
                 )),
                 _ => fault.errno("the repository folder could not be opened", errno),
             })?;
-            let folders = Folders::default();
-            Ok(Self(Arc::new(Inner { path, root, settings, random, folders, place: OnceLock::new() })))
+            Ok(Self(Arc::new(Inner {
+                path,
+                root,
+                settings,
+                random,
+                folders: Folders::default(),
+                place: OnceLock::new(),
+                store_clock: StoreClock::default(),
+            })))
         })
         .await?
     }
@@ -250,6 +258,11 @@ impl Sink for FsSink {
 
     fn address(&self) -> String {
         self.0.path.display().to_string()
+    }
+
+    /// Whoever serves the file system gives its files their times.
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.0.store_clock.read()
     }
 }
 

@@ -158,9 +158,13 @@ impl Walk<'_> {
                 return Err(self.inner.fault().errno(&format!("«{name}» could not be looked at"), errno));
             }
         };
-        let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
-        let modified = Timestamp(stat.st_mtime.saturating_mul(1_000_000).saturating_add(nanos / 1_000));
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        Ok(Some(Entry { name: name.to_owned(), size, modified }))
+        Ok(Some(Entry { name: name.to_owned(), size, modified: modified(&stat) }))
     }
+}
+
+/// When a file was last written, by the clock of its file system.
+pub fn modified(stat: &rustix::fs::Stat) -> Timestamp {
+    let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+    Timestamp(stat.st_mtime.saturating_mul(1_000_000).saturating_add(nanos / 1_000))
 }

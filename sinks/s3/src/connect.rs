@@ -26,7 +26,7 @@ use aws_smithy_runtime_api::client::http::{HttpClient, HttpConnectorSettings, Sh
 use holdfast_core::{Clock, Error, Result};
 use rustls::{RootCertStore, pki_types::CertificateDer, pki_types::pem::PemObject};
 
-use crate::{credentials::Keeper, settings::S3Settings};
+use crate::{credentials::Keeper, date::DateReader, settings::S3Settings};
 
 /// Stores close idle connections after some twenty seconds; we do it first, so that no request meets one that
 /// is just being closed.
@@ -34,7 +34,7 @@ const IDLE: Duration = Duration::from_secs(15);
 
 const IDLE_MAX: usize = 64;
 
-pub async fn connect(settings: &S3Settings, clock: &Clock) -> Result<(Client, Keeper)> {
+pub async fn connect(settings: &S3Settings, clock: &Clock, dates: DateReader) -> Result<(Client, Keeper)> {
     settings.check()?;
     let http = SharedHttpClient::new(Connections {
         tls: trust(settings.ca_file.as_deref()).await?,
@@ -56,6 +56,7 @@ pub async fn connect(settings: &S3Settings, clock: &Clock) -> Result<(Client, Ke
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
         .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
         .disable_s3_express_session_auth(true)
+        .interceptor(dates)
         .force_path_style(settings.path_style.unwrap_or(settings.endpoint.is_some()));
     if let Some(endpoint) = &settings.endpoint {
         config = config.endpoint_url(endpoint);

@@ -13,6 +13,7 @@
 mod answer;
 mod connect;
 mod credentials;
+mod date;
 mod deadline;
 mod list;
 mod probe;
@@ -34,13 +35,14 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use holdfast_core::{
-    Clock, Error, Random, Result, Sink,
-    sink::{Body, Capabilities, Created, OBJECT_MAX, Page, Range, check_name},
+    Clock, Error, Instant, Random, Result, Sink, Timestamp,
+    sink::{Body, Capabilities, Created, OBJECT_MAX, Page, Range, StoreClock, check_name},
 };
 use tokio::sync::OnceCell;
 
 use answer::{Ask, Failure};
 use credentials::Keeper;
+use date::DateReader;
 use deadline::Pulse;
 pub use settings::S3Settings;
 use upload::{Escort, Slices};
@@ -56,6 +58,7 @@ struct Inner {
     client: Client,
     keeper: Keeper,
     clock: Clock,
+    store_clock: Arc<StoreClock>,
     random: Random,
     /// The store cannot create only where nothing is: plain PUTs.
     plain: AtomicBool,
@@ -69,12 +72,25 @@ impl S3Sink {
     ///
     /// Errors: `Configure` for settings that cannot work.
     pub async fn connect(settings: S3Settings, clock: Clock, random: Random) -> Result<Self> {
-        let (client, keeper) = connect::connect(&settings, &clock).await?;
+        let store_clock = Arc::<StoreClock>::default();
+        let dates = DateReader { clock: clock.clone(), seen: store_clock.clone() };
+        let (client, keeper) = connect::connect(&settings, &clock, dates).await?;
         let prefix = settings.prefix.trim_matches('/');
         let root = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         let checksum = AtomicBool::new(settings.checksum);
         let (plain, versions) = (AtomicBool::new(false), OnceCell::new());
-        Ok(Self(Arc::new(Inner { settings, root, client, keeper, clock, random, plain, checksum, versions })))
+        Ok(Self(Arc::new(Inner {
+            settings,
+            root,
+            client,
+            keeper,
+            clock,
+            store_clock,
+            random,
+            plain,
+            checksum,
+            versions,
+        })))
     }
 }
 
@@ -309,5 +325,9 @@ impl Sink for S3Sink {
 
     fn address(&self) -> String {
         self.0.address()
+    }
+
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.0.store_clock.read()
     }
 }

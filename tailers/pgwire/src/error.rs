@@ -17,8 +17,6 @@ impl SqlState {
     pub const OBJECT_IN_USE: Self = Self(*b"55006");
     /// The slot was invalidated (from 18 on), and other «not in this state».
     pub const NOT_IN_PREREQUISITE_STATE: Self = Self(*b"55000");
-    pub const FEATURE_NOT_SUPPORTED: Self = Self(*b"0A000");
-    pub const SYNTAX_ERROR: Self = Self(*b"42601");
     pub const INSUFFICIENT_PRIVILEGE: Self = Self(*b"42501");
     pub const INVALID_PASSWORD: Self = Self(*b"28P01");
     pub const INVALID_AUTHORIZATION: Self = Self(*b"28000");

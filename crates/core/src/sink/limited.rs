@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{Body, Capabilities, Created, Page, Range, Sink, Urgent};
-use crate::{Clock, Instant, Result};
+use crate::{Clock, Instant, Result, Timestamp};
 
 /// Unused allowance that may be spent at once.
 const BURST: Duration = Duration::from_secs(1);
@@ -77,5 +77,8 @@ impl Sink for Limited {
     }
     fn address(&self) -> String {
         self.inner.address()
+    }
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.inner.clock()
     }
 }

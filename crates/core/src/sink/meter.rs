@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{Body, Capabilities, Created, Page, Range, Sink};
-use crate::{Act, Clock, Result};
+use crate::{Act, Clock, Instant, Result, Timestamp};
 
 /// The calls of a [`Sink`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,5 +252,8 @@ impl Sink for Metered {
     }
     fn address(&self) -> String {
         self.inner.address()
+    }
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.inner.clock()
     }
 }

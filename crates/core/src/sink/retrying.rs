@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{Body, Capabilities, Created, Meter, Operation, Page, Range, Sink, Urgent, limit::Limit};
-use crate::{Act, Clock, Error, Random, Result, text::show_duration};
+use crate::{Act, Clock, Error, Instant, Random, Result, Timestamp, text::show_duration};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetrySettings {
@@ -141,5 +141,8 @@ impl Sink for Retrying {
     }
     fn address(&self) -> String {
         self.inner.address()
+    }
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        self.inner.clock()
     }
 }

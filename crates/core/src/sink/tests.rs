@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Mutex, time::Duration};
 
 use super::*;
-use crate::{Act, Clock, Error, Instant, Random};
+use crate::{Act, Clock, Error, Instant, Random, Timestamp};
 
 /// Takes its answers from a list, then succeeds; notes when it was asked. Each call lasts `latency`.
 struct Scripted {
@@ -52,6 +52,9 @@ impl Sink for Scripted {
     }
     fn address(&self) -> String {
         "scripted".to_owned()
+    }
+    fn clock(&self) -> Option<(Instant, Timestamp)> {
+        Some((*self.asked.lock().unwrap().last()?, Timestamp(77)))
     }
 }
 
@@ -167,4 +170,22 @@ async fn uploads_keep_to_the_rate_and_commits_do_not_wait_for_packs() {
     sink.create("packs/next", Body::from(vec![0; 1])).await.unwrap();
     let waited = clock.now() - before;
     assert!(waited >= Duration::from_secs(4), "the commit's bytes count too: {waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn decorators_hand_the_clock_of_the_store_on() {
+    let (clock, inner) = (Clock::system(), Scripted::new([]));
+    let settings = RetrySettings::default();
+    let (sink, _) = decorate(inner, settings, Some(1 << 20), |_| true, clock.clone(), Random::seeded(7));
+    assert_eq!(sink.clock(), None);
+    sink.read("log/1", Range::All).await.unwrap();
+    assert_eq!(sink.clock(), Some((clock.now() - Duration::from_millis(40), Timestamp(77))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_answer_does_not_set_the_clock_of_the_store_back() {
+    let (now, clock) = (Clock::system().now(), StoreClock::default());
+    clock.saw(now, Timestamp(5));
+    clock.saw(now - Duration::from_secs(1), Timestamp(4));
+    assert_eq!(clock.read(), Some((now, Timestamp(5))));
 }

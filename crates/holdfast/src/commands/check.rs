@@ -4,13 +4,14 @@ use std::process::ExitCode;
 
 use holdfast_core::{Act, Clock, Error, Random, Result, Sink, Tailer};
 use holdfast_postgres::{Postgres, Verdict};
-use holdfast_repo::view::Repository;
+use holdfast_repo::{names::lineage_id, view::Repository};
 use serde::Serialize;
 
 use crate::{
     cli::Check,
     config::Config,
-    exit_code, keys, output, reading,
+    exit_code, keys, output,
+    reading::Reader,
     store::{self, Patience},
 };
 
@@ -62,17 +63,18 @@ impl Lines {
 }
 
 pub async fn run(args: &Check, config: &Config, json: bool) -> Result<ExitCode> {
-    let names: Vec<String> =
-        if args.names.is_empty() { config.sources.keys().cloned().collect() } else { args.names.clone() };
     let mut lines = Lines::default();
-    let repository = check_store(config, &mut lines).await;
-    for name in &names {
-        let checked = check_source(name, config, repository.as_ref(), &mut lines).await;
+    let reader = check_store(args, config, &mut lines).await;
+    for name in &config.chosen(&args.names) {
+        let checked = check_source(name, config, reader.as_ref(), &mut lines).await;
         lines.take(name, "settings", checked);
-        if let Some(path) = &args.identity {
-            let opened = check_identity(name, config, path, args.passphrase_file.as_deref()).await;
-            if let Some(sentence) = lines.take(name, "identity", opened) {
-                lines.add(name, "identity", State::Good, sentence);
+    }
+    if let Some(reader) = reader.filter(|reader| reader.identity.is_some()) {
+        let names = reader.chosen(config, &args.names).await;
+        for name in lines.take("identity", "sources", names).unwrap_or_default() {
+            let opened = check_identity(&reader, config, &name).await;
+            if let Some(sentence) = lines.take(&name, "identity", opened) {
+                lines.add(&name, "identity", State::Good, sentence);
             }
         }
     }
@@ -90,10 +92,10 @@ pub async fn run(args: &Check, config: &Config, json: bool) -> Result<ExitCode> 
     Ok(if bad { exit_code(Act::Configure) } else { ExitCode::SUCCESS })
 }
 
-async fn check_store(config: &Config, lines: &mut Lines) -> Option<Repository> {
+async fn check_store(args: &Check, config: &Config, lines: &mut Lines) -> Option<Reader> {
     const OF: &str = "store";
     let (clock, random) = (Clock::system(), Random::system());
-    let store = store::open(&config.repository, Patience::Minutes, &clock, &random).await;
+    let store = store::open(&config.repository, Patience::Reader, &clock, &random).await;
     let store = lines.take(OF, "reached", store)?;
     let id = lines.take(OF, "repository id", config.id())?;
     let repository = lines.take(OF, "repository", Repository::open(store.bare.clone(), Some(id)).await)?;
@@ -103,14 +105,15 @@ async fn check_store(config: &Config, lines: &mut Lines) -> Option<Repository> {
     if capabilities.create_only {
         lines.add(OF, "writes", State::Good, "refuses to overwrite, one after the other and in a race");
     } else {
-        lines.add(OF, "writes", State::Note, "accepts overwriting: each acknowledgement costs one request more, and a stolen sidecar could replace its own past");
+        lines.add(OF, "writes", State::Note, "accepts overwriting: each settle costs one request more, and a stolen sidecar could replace its own past");
     }
     lines.add(OF, "history", State::Note, capabilities.history);
     if let Some(skew) = lines.take(OF, "clock", skew(&*store.bare, &clock, &random).await) {
         let state = if skew.abs() < 30.0 { State::Good } else { State::Note };
         lines.add(OF, "clock", state, format!("the store's clock is {skew:+.1} s from this host's"));
     }
-    Some(repository)
+    let identity = lines.take("identity", "file", keys::identity(&args.identity, &repository).await)?;
+    Some(Reader { store, repository, identity })
 }
 
 /// Seconds that the store's clock is ahead of ours: from the time of an object that is written and removed.
@@ -127,26 +130,20 @@ async fn skew(sink: &dyn Sink, clock: &Clock, random: &Random) -> Result<f64> {
     Ok((entry.modified.micros() - before.micros()) as f64 / 1e6)
 }
 
-async fn check_source(
-    name: &str,
-    config: &Config,
-    repository: Option<&Repository>,
-    lines: &mut Lines,
-) -> Result<()> {
+async fn check_source(name: &str, config: &Config, reader: Option<&Reader>, lines: &mut Lines) -> Result<()> {
     let source = config.source(name)?;
+    let tailer = Postgres::new(source.postgres.clone(), name, Clock::system())?;
     let key = lines.take(name, "key file", keys::source_key(&source.common.key_file));
-    if let (Some(key), Some(repository)) = (&key, repository)
-        && let Some(known) = lines.take(name, "key file", repository.source_by_key(key).await)
+    if let (Some(key), Some(reader)) = (&key, reader)
+        && let Some(known) = lines.take(name, "key file", reader.repository.source_by_key(key).await)
     {
-        let ring = repository.source_ring(known.id).await?;
+        let ring = reader.repository.source_ring(known.id).await?;
         let sentence = format!("of source {}, sealed to {} recipients", known.id, ring.recipients.len());
         lines.add(name, "key file", State::Good, sentence);
-        let lineages = repository.lineages(&known).await?;
-        let tailer = Postgres::new(source.postgres.clone(), name, Clock::system())?;
+        let lineages = reader.repository.lineage_ids(known.id).await?;
         if let Some(identity) = lines.take(name, "connection", tailer.identity().await) {
-            let fits = lineages.is_empty()
-                || lineages.iter().any(|lineage| lineage.record.identity == identity.text)
-                || known.content.lineages.contains(&identity.text);
+            let own = lineage_id(&known.key, known.repo, known.id, &identity.text);
+            let fits = known.content.accepts(&identity.text, own, &lineages);
             if fits {
                 lines.add(name, "identity of the source", State::Good, identity.text);
             } else {
@@ -154,7 +151,6 @@ async fn check_source(
             }
         }
     }
-    let tailer = Postgres::new(source.postgres.clone(), name, Clock::system())?;
     for finding in tailer.examine().await {
         let state = match finding.verdict {
             Verdict::Good => State::Good,
@@ -167,14 +163,8 @@ async fn check_source(
 }
 
 /// Opens the newest data key, as a restore will.
-async fn check_identity(
-    name: &str,
-    config: &Config,
-    path: &std::path::Path,
-    passphrase: Option<&std::path::Path>,
-) -> Result<String> {
-    let identity = reading::identity(Some(path), passphrase)?;
-    let opened = reading::open(config, name, identity).await?;
+async fn check_identity(reader: &Reader, config: &Config, name: &str) -> Result<String> {
+    let opened = reader.source(config, name).await?;
     if opened.lineages.is_empty() {
         return Ok("opens the source's key; nothing is stored yet".to_owned());
     }

@@ -6,12 +6,12 @@ use holdfast_repo::{
     record::Hold as Record,
 };
 
-use crate::{cli::Hold, config::Config, output, reading};
+use crate::{cli::Hold, config::Config, output, reading::Reader};
 
 pub async fn run(args: &Hold, config: &Config, json: bool) -> Result<()> {
     let keep = text::parse_duration(&args.keep)?;
     let (clock, random) = (Clock::system(), Random::system());
-    let opened = reading::open(config, &args.name, None).await?;
+    let opened = Reader::open(config, &args.identity).await?.source(config, &args.name).await?;
     let holds = Holds {
         sink: opened.store.sink.clone(),
         source: opened.source.id,

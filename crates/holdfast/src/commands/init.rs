@@ -67,11 +67,17 @@ pub async fn run(args: &Init, config: &Config, json: bool) -> Result<()> {
 fn member(text: &str) -> Result<Member> {
     match text.split_once('=') {
         Some((name, recipient)) if !name.is_empty() => {
-            Ok(Member { name: name.to_owned(), recipient: recipient.trim().parse()? })
+            // Not repeated in the sentence: what was given may be the identity itself.
+            let recipient = recipient.trim().parse().map_err(|error: Error| {
+                error.during(format!(
+                    "--recipient of «{name}» is no recipient: write {name}=hf-recipient-…, as keygen printed it"
+                ))
+            })?;
+            Ok(Member { name: name.to_owned(), recipient })
         }
-        _ => Err(Error::configure(format!(
-            "«{text}» is no recipient: write NAME=RECIPIENT, for example anna=… with what keygen printed"
-        ))),
+        _ => Err(Error::configure(
+            "--recipient lacks a name: write NAME=RECIPIENT, for example anna=hf-recipient-…, as keygen printed it",
+        )),
     }
 }
 

@@ -4,7 +4,7 @@ use holdfast_core::{Mark, MarkKind, Result, Span, Timestamp, View, text::show_si
 use holdfast_postgres::{records::Base, wal::Lsn};
 use serde::Serialize;
 
-use crate::{cli::List, config::Config, output, reading};
+use crate::{cli::List, config::Config, output, reading::Reader};
 
 #[derive(Serialize)]
 struct BaseBackup {
@@ -37,7 +37,7 @@ struct Point {
 }
 
 pub async fn run(args: &List, config: &Config, json: bool) -> Result<()> {
-    let opened = reading::open(config, &args.name, None).await?;
+    let opened = Reader::open(config, &args.identity).await?.source(config, &args.name).await?;
     let view = opened.view(args.lineage.as_deref()).await?;
     let catalog = view.catalog();
     let backups = catalog.checkpoints.iter().map(base_backup).collect::<Result<Vec<_>>>()?;

@@ -1,10 +1,17 @@
 //! `restore`: resolve, hold, plan, apply, leave a session for `wal-fetch`.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+mod answer;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use holdfast_core::{Clock, Error, Moment, Random, Restorer, Result, Wish};
 use holdfast_postgres::restore::{
-    Action, Choice, OWN_FOLDER, Owner, PostgresRestorer, Session, Target, command_word,
+    Action, Choice, OWN_FOLDER, Owner, PostgresRestorer, Session, Target, command_word, is_finished,
     start_check::{StartCheck, start_check},
 };
 use holdfast_repo::{
@@ -12,17 +19,18 @@ use holdfast_repo::{
     record::Hold,
     view::LineageView,
 };
-
 use nix::unistd::{Group, User};
 
+use self::answer::{Done, Planned};
 use crate::{
     cli::{RecoveryAction, Restore},
     config::Config,
     output,
-    reading::{self, Opened},
+    reading::{Opened, Reader},
     session::Blob,
 };
 
+const COMPLETE: &str = "This restore is complete already; nothing is left to do.";
 /// Longest replay that a start check waits for.
 const START_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
@@ -34,7 +42,7 @@ pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
         ));
     }
     let restorer = restorer(args)?;
-    let opened = reading::open_with(config, &args.name, &args.identity).await?;
+    let opened = Reader::open_with(config, &args.identity).await?.source(config, &args.name).await?;
     // The hold comes before the plan (R9), so that nothing planned is removed meanwhile.
     let hold = if args.plan { None } else { place_hold(&opened).await? };
     let (view, moment) = resolve(args, &opened, &restorer, &wish).await?;
@@ -42,16 +50,20 @@ pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
         eprintln!("note: {damage}");
     }
     let plan = restorer.plan(&moment, &view).await?;
-    let summary = plan.summary();
+    let mut summary = plan.summary();
+    summary.lines.extend(new_folders(&restorer.target));
+    let complete = summary.conflicts.is_empty() && is_finished(&restorer.target.data)?;
     if args.plan {
         if json {
-            output::json(&summary)?;
+            output::json(&Planned::new(&summary, complete))?;
+        } else if complete {
+            output::line(COMPLETE);
         } else {
             output::line(summary.to_string().trim_end());
         }
         return conflicts(&summary.conflicts);
     }
-    if !json {
+    if !json && !complete {
         eprint!("{summary}");
     }
     conflicts(&summary.conflicts)?;
@@ -76,12 +88,22 @@ pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
         lines.extend(start_check(&check, &restorer.target, &moment, &Clock::system()).await?);
     }
     if json {
-        return output::json(&serde_json::json!({ "moment": moment, "report": report, "lines": lines }));
+        return output::json(&Done::new(&moment, &report, lines));
     }
     for line in &lines {
         output::line(line);
     }
     Ok(())
+}
+
+/// Folders above the target that are not there yet: they are made, and that is said, since it may be a disk that is
+/// not mounted.
+fn new_folders(target: &Target) -> Vec<(String, String)> {
+    let folders = [&target.data].into_iter().chain(&target.wal).chain(target.tablespaces.values());
+    let missing = folders.filter_map(|folder| folder.parent().filter(|parent| !parent.exists()));
+    let sentence =
+        |parent: &Path| format!("{} is not there and is made: is its disk mounted?", parent.display());
+    missing.map(|parent| ("new folder".to_owned(), sentence(parent))).collect()
 }
 
 fn conflicts(conflicts: &[String]) -> Result<()> {

@@ -1,11 +1,14 @@
-//! `source add` and `source adopt`: what the root key must sign.
+//! `source add` and `source adopt`: what the root key must sign. `source key`: what the ring keeps.
 
-use holdfast_core::{Clock, Error, Random, Result, Sink, Tailer, sink::Created};
+use std::path::{Path, PathBuf};
+
+use holdfast_core::{Clock, Error, Random, Result, Sink, SourceId, Tailer, sink::create_same};
 use holdfast_postgres::Postgres;
 use holdfast_repo::{
     keys::SourceKey,
     names::Name,
     ring::{SourceContent, SourceEntry, SourceRingDraft},
+    view::{self, Repository},
 };
 
 use crate::{
@@ -17,32 +20,65 @@ use crate::{
 pub async fn run(args: &Source, config: &Config, json: bool) -> Result<()> {
     match args {
         Source::Add { name, kind, out, identity } => {
-            let out = match out {
-                Some(out) => out.clone(),
-                None => config.source(name)?.common.key_file.clone(),
-            };
-            add(name, *kind, &out, identity, config, json).await
+            add(name, *kind, &key_file(name, out.as_ref(), config)?, identity, config, json).await
+        }
+        Source::Key { name, out, identity } => {
+            write_key(name, &key_file(name, out.as_ref(), config)?, identity, config, json).await
         }
         Source::Adopt { name, identity } => adopt(name, identity, config, json).await,
     }
 }
 
+fn key_file(name: &str, out: Option<&PathBuf>, config: &Config) -> Result<PathBuf> {
+    match out {
+        Some(out) => Ok(out.clone()),
+        None => Ok(config.source(name)?.common.key_file.clone()),
+    }
+}
+
+fn key_of(repository: &Repository, source: &view::Source) -> SourceKey {
+    SourceKey { repo: repository.id(), source: source.id, key: source.key.clone() }
+}
+
+/// The key that a host lost.
+async fn write_key(
+    name: &str,
+    out: &Path,
+    identity: &IdentityArgs,
+    config: &Config,
+    json: bool,
+) -> Result<()> {
+    let (_, repository) = reading::repository(config).await?;
+    let identity = keys::needed(identity, &repository).await?;
+    let source = repository.source(name, &identity).await?;
+    keys::write_secret(out, &key_of(&repository, &source).file(name))?;
+    told(name, source.id, out, json)
+}
+
+fn told(name: &str, source: SourceId, out: &Path, json: bool) -> Result<()> {
+    if json {
+        return output::json(&serde_json::json!({ "source": source.to_string(), "key_file": out }));
+    }
+    output::line(format!("source {name} is {source}; its key is in {}", out.display()));
+    Ok(())
+}
+
 async fn add(
     name: &str,
     kind: Kind,
-    out: &std::path::Path,
+    out: &Path,
     identity: &IdentityArgs,
     config: &Config,
     json: bool,
 ) -> Result<()> {
     let (clock, random) = (Clock::system(), Random::system());
     let (store, repository) = reading::repository(config).await?;
-    let identity = keys::identity(identity, &repository).await?;
+    let identity = keys::needed(identity, &repository).await?;
     let ring = repository.ring().await?;
     let secrets = ring.secrets(&identity)?;
     if secrets.content.sources.iter().any(|known| known.name == name) {
         return Err(Error::configure(format!(
-            "the repository has a source «{name}» already; its key is in the ring, sealed to the recipients"
+            "the repository has a source «{name}» already; «holdfast source key {name}» writes its key file again"
         )));
     }
     let key = SourceKey::generate(repository.id(), &random);
@@ -74,24 +110,14 @@ async fn add(
         let _ = std::fs::remove_file(out);
         return Err(error);
     }
-    if json {
-        return output::json(&serde_json::json!({ "source": key.source.to_string(), "key_file": out }));
-    }
-    output::line(format!("source {name} is {}; its key is in {}", key.source, out.display()));
-    Ok(())
+    told(name, key.source, out, json)
 }
 
 async fn create(sink: &dyn Sink, name: Name, bytes: Vec<u8>) -> Result<()> {
-    match sink.create(&name.to_string(), bytes.clone().into()).await? {
-        Created::New => Ok(()),
-        // An earlier attempt of ours whose answer was lost, or somebody else's change.
-        Created::Exists => {
-            let held = sink.read(&name.to_string(), holdfast_core::sink::Range::All).await?;
-            if held.is_some_and(|held| held == bytes) {
-                return Ok(());
-            }
-            Err(Error::configure(format!("somebody else wrote {name} meanwhile; give the command again")))
-        }
+    if create_same(sink, &name.to_string(), &bytes.into()).await? {
+        Ok(())
+    } else {
+        Err(Error::configure(format!("somebody else wrote {name} meanwhile; give the command again")))
     }
 }
 
@@ -100,7 +126,7 @@ async fn adopt(name: &str, identity: &IdentityArgs, config: &Config, json: bool)
     let (clock, random) = (Clock::system(), Random::system());
     let configured = config.source(name)?;
     let (store, repository) = reading::repository(config).await?;
-    let identity = keys::identity(identity, &repository).await?;
+    let identity = keys::needed(identity, &repository).await?;
     let root = repository.ring().await?.secrets(&identity)?.root;
     let source = repository.source(name, &identity).await?;
     let tailer = Postgres::new(configured.postgres.clone(), name, clock.clone())?;
@@ -117,7 +143,7 @@ async fn adopt(name: &str, identity: &IdentityArgs, config: &Config, json: bool)
     }
     content.lineages.push(now.clone());
     let ring = repository.source_ring(source.id).await?;
-    let key = SourceKey { repo: repository.id(), source: source.id, key: source.key };
+    let key = key_of(&repository, &source);
     let generation = ring.generation + 1;
     let draft = SourceRingDraft {
         generation,

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use holdfast_core::{
-    Clock, Error, Result, View,
+    Checkpoint, Clock, Error, Place, Result, Timestamp, View,
     text::{show_duration, show_size},
 };
 use serde::Serialize;
 
-use crate::{cli::Status, config::Config, exit_code, output, reading};
+use crate::{cli::Status, config::Config, exit_code, output, reading::Reader};
 
 #[derive(Serialize)]
 struct Line {
@@ -27,12 +27,11 @@ struct Line {
 }
 
 pub async fn run(args: &Status, config: &Config, json: bool) -> Result<ExitCode> {
-    let names: Vec<String> =
-        if args.names.is_empty() { config.sources.keys().cloned().collect() } else { args.names.clone() };
+    let reader = Reader::open(config, &args.identity).await?;
     let mut lines = Vec::new();
     let mut failed = None;
-    for name in &names {
-        match of_source(name, config).await {
+    for name in &reader.chosen(config, &args.names).await? {
+        match of_source(name, &reader, config).await {
             Ok(mut found) => lines.append(&mut found),
             // One that cannot be read must not hide the others.
             Err(error) => {
@@ -52,19 +51,20 @@ pub async fn run(args: &Status, config: &Config, json: bool) -> Result<ExitCode>
     Ok(failed.map_or(ExitCode::SUCCESS, exit_code))
 }
 
-async fn of_source(name: &str, config: &Config) -> Result<Vec<Line>> {
+async fn of_source(name: &str, reader: &Reader, config: &Config) -> Result<Vec<Line>> {
     let wall = Clock::system().wall();
-    let opened = reading::open(config, name, None).await?;
+    let opened = reader.source(config, name).await?;
     let mut lines = Vec::new();
     for lineage in &opened.lineages {
         let Some(view) = opened.view_of(lineage).await? else { continue };
         let catalog = view.catalog();
         let newest = catalog.checkpoints.iter().max_by_key(|checkpoint| checkpoint.ended);
-        let oldest = catalog.checkpoints.iter().map(|checkpoint| checkpoint.ended).min();
-        let to = view.vouched().filter(|_| newest.is_some());
+        let (from, to) = window(&catalog.checkpoints, &view.heads(), view.vouched());
         let (epoch, number) = view.chain().head().at;
         let notice = if newest.is_none() {
             "no base backup is finished yet: nothing can be restored".to_owned()
+        } else if to.is_none() {
+            "the log up to the end of the base backup is not durable yet: nothing can be restored".to_owned()
         } else if let Some(gap) = catalog.gaps.last() {
             format!("newest gap, noticed {}: {}", gap.noticed, gap.cause)
         } else {
@@ -74,7 +74,7 @@ async fn of_source(name: &str, config: &Config) -> Result<Vec<Line>> {
             source: name.to_owned(),
             lineage: lineage.record.identity.clone(),
             head: format!("{}/{}/{:x}", lineage.stream.lineage, epoch, number),
-            restorable_from: oldest.map(|time| time.to_string()),
+            restorable_from: from.map(|time| time.to_string()),
             restorable_to: to.map(|time| time.to_string()),
             at_risk_seconds: view.vouched().map(|time| wall.since(time).as_secs_f64()),
             base_backups: catalog.checkpoints.len(),
@@ -88,6 +88,21 @@ async fn of_source(name: &str, config: &Config) -> Result<Vec<Line>> {
         return Err(Error::unreachable("nothing is in the repository yet: no writer ever began this stream"));
     }
     Ok(lines)
+}
+
+/// The first and the last moment that can be restored. A base backup serves once the log reaches its end, which may be
+/// newer than the newest instant that the source vouched for.
+fn window(
+    checkpoints: &[Checkpoint],
+    heads: &[Place],
+    vouched: Option<Timestamp>,
+) -> (Option<Timestamp>, Option<Timestamp>) {
+    let reached = |place: Place| {
+        heads.iter().any(|head| head.branch == place.branch && head.position >= place.position)
+    };
+    let serving = || checkpoints.iter().filter(|held| reached(held.serves)).map(|held| held.ended);
+    let to = serving().max().map(|ended| vouched.map_or(ended, |vouched| vouched.max(ended)));
+    (serving().min(), to)
 }
 
 /// A head is LINEAGE/EPOCH/NUMBER; epochs and numbers only ever grow.
@@ -134,5 +149,44 @@ fn print(lines: &[Line]) {
     );
     for line in lines.iter().filter(|line| !line.notice.is_empty()) {
         output::line(format!("{}: {}", line.source, line.notice));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_core::{Branch, Bytes, RunId};
+
+    use super::*;
+
+    fn place(position: u64) -> Place {
+        Place { branch: Branch(1), position }
+    }
+
+    fn ended(at: i64, serves: u64) -> Checkpoint {
+        Checkpoint {
+            id: RunId([1; 8]),
+            begin: place(0),
+            serves: place(serves),
+            began: Timestamp(0),
+            ended: Timestamp(at),
+            layers: Vec::new(),
+            rows: 0,
+            bytes: 0,
+            sent: 0,
+            suspect: None,
+            body: Bytes::new(),
+        }
+    }
+
+    #[test]
+    fn a_window_never_ends_before_it_begins() {
+        let first = [ended(50, 100)];
+        assert_eq!(window(&first, &[place(99)], Some(Timestamp(40))), (None, None));
+        // Right after the first base backup: nothing newer was vouched for yet.
+        let both = Some(Timestamp(50));
+        assert_eq!(window(&first, &[place(100)], Some(Timestamp(40))), (both, both));
+        let two = [ended(50, 100), ended(90, 200)];
+        assert_eq!(window(&two, &[place(150)], Some(Timestamp(70))), (both, Some(Timestamp(70))));
+        assert_eq!(window(&[], &[place(150)], Some(Timestamp(70))), (None, None));
     }
 }

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use holdfast_core::{Act, Result, text::show_size};
 use holdfast_repo::verify::{Closes, Level, Verification, verify};
 
-use crate::{cli::Verify, config::Config, exit_code, output, reading};
+use crate::{cli::Verify, config::Config, exit_code, output, reading::Reader};
 
 pub async fn run(args: &Verify, config: &Config, json: bool) -> Result<ExitCode> {
-    let identity = reading::identity(args.identity.as_deref(), args.passphrase_file.as_deref())?;
-    let level = if identity.is_some() { Level::Contents } else { Level::Digests };
-    let opened = reading::open(config, &args.name, identity).await?;
+    let reader = Reader::open(config, &args.identity).await?;
+    let level = if reader.identity.is_some() { Level::Contents } else { Level::Digests };
+    let opened = reader.source(config, &args.name).await?;
     let mut sound = true;
     let mut answers = Vec::new();
     for lineage in &opened.lineages {

@@ -4,6 +4,7 @@
 //! `HOLDFAST_SEEDS=20000` (or `500..20000`) runs more seeds, `HOLDFAST_SEED=17` runs one and prints what happened.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
+mod clocks;
 mod faulty;
 mod named;
 mod plain;

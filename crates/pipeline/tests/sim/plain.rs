@@ -133,7 +133,7 @@ fn a_stop_ends_within_its_time() {
             let began = world.clock.now();
             assert!(matches!(writer.stop().await, Outcome::Stopped));
             let took = world.clock.now() - began;
-            assert!(took <= world.settings.stop_within + Duration::from_secs(6), "{took:?}");
+            assert!(took <= world.settings.stop_grace + Duration::from_secs(6), "{took:?}");
             world.sink.calm();
             let settled = world.source.settled();
             assert!(world.restore().await.to >= settled);

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use holdfast_core::{
     Clock, Random, Sink, Timestamp,
-    sink::{Body, Capabilities, Created},
+    sink::{self, Body, Capabilities, Created, RetrySettings},
 };
 use holdfast_pipeline::{Gauges, Outcome, Parts, Phase, Pool, Settings, Writer};
 use holdfast_repo::{
     epoch::InstanceId,
     keys::{Identity, RootKey, SourceKey},
-    names::{Name, REPO},
+    names::{self, Name, REPO},
     ring::{RepoRecord, SourceContent, SourceRingDraft},
 };
 use holdfast_testkit::{
@@ -33,6 +33,9 @@ pub struct World {
     pub settings: Settings,
     pub pool: Pool,
 }
+
+/// How long a writer's store tries one call before the writer hears of it.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 pub const SCRIPT: Script = Script {
     start: 1000,
@@ -83,7 +86,7 @@ impl World {
         world.put_ring(1).await;
         world
     }
-    async fn put(&self, name: &str, bytes: Vec<u8>) {
+    pub async fn put(&self, name: &str, bytes: Vec<u8>) {
         assert_eq!(self.sink.create(name, Body::from(bytes)).await.unwrap(), Created::New);
     }
     pub async fn put_ring(&self, generation: u64) {
@@ -109,10 +112,14 @@ impl World {
     pub fn writer_over(&self, sink: CruelSink, instance: u8, settings: Settings) -> Started {
         let (stop, stopped) = watch::channel(false);
         let gauges = Arc::new(Gauges::new(self.clock.now()));
+        // As the product stacks them.
+        let retry = RetrySettings { patience: Some(PATIENCE), ..RetrySettings::default() };
+        let (clock, random) = (self.clock.clone(), self.random.clone());
+        let (sink, _) = sink::decorate(Arc::new(sink), retry, None, names::is_urgent, clock, random);
         let parts = Parts {
             settings,
             source_key: self.key.clone(),
-            sink: Arc::new(sink),
+            sink,
             capabilities: Capabilities { create_only: self.create_only, history: String::new() },
             tailer: self.source.tailer(format!("i{instance}")),
             pool: self.pool.clone(),
@@ -202,6 +209,10 @@ impl Running {
     /// Kills it between two polls.
     pub fn crash(self) {
         self.task.abort();
+    }
+    /// How it ends by itself.
+    pub async fn end(mut self) -> Outcome {
+        (&mut self.task).await.unwrap()
     }
     pub async fn stop(mut self) -> Outcome {
         self.stop.send(true).unwrap();

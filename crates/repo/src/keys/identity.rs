@@ -45,7 +45,11 @@ impl Identity {
         &self.0
     }
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        bytes.try_into().map(Self).map_err(|_| Error::configure("an identity must have 32 bytes"))
+        bytes.try_into().map(Self).map_err(|_| {
+            Error::configure(
+                "an identity must have 32 bytes, this one has another length: copy the whole line",
+            )
+        })
     }
 }
 
@@ -55,7 +59,7 @@ impl FromStr for Identity {
     fn from_str(text: &str) -> Result<Self> {
         if super::ProtectedIdentity::is(text) {
             return Err(Error::configure(
-                "this identity is protected by a passphrase: give the passphrase too",
+                "this identity is protected by a passphrase: give the file with the passphrase too",
             ));
         }
         Self::from_bytes(&token::read(IDENTITY, "an identity", text)?)
@@ -110,6 +114,10 @@ impl FromStr for Recipient {
     fn from_str(text: &str) -> Result<Self> {
         let bytes = token::read(RECIPIENT, "a recipient", text)?;
         let bytes = bytes.as_slice().try_into();
-        bytes.map(Self).map_err(|_| Error::configure("a recipient must have 32 bytes"))
+        bytes.map(Self).map_err(|_| {
+            Error::configure(
+                "a recipient must have 32 bytes, this one has another length: copy the whole line",
+            )
+        })
     }
 }

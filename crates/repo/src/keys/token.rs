@@ -4,6 +4,8 @@ use holdfast_core::{Error, Result};
 use zeroize::Zeroizing;
 
 const CHECK: usize = 4;
+/// For the sentence about one that was given for another; of unknown text nothing is repeated, it may be secret.
+const KINDS: [&str; 4] = ["identity", "recipient", "protected-identity", "source-key"];
 
 /// Hexadecimal digits of `bytes` and of a check sum over kind and bytes.
 pub fn write(kind: &str, bytes: &[u8]) -> Zeroizing<String> {
@@ -24,26 +26,40 @@ pub fn write(kind: &str, bytes: &[u8]) -> Zeroizing<String> {
 pub fn read(kind: &str, what: &str, text: &str) -> Result<Zeroizing<Vec<u8>>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let [line] = lines.collect::<Vec<_>>()[..] else {
-        return Err(Error::configure(format!("{what} must be one line that begins with «hf-{kind}-»")));
+        return Err(Error::configure(format!("expected is {what}: one line, {}", shape(kind))));
     };
     let digits = line
         .strip_prefix("hf-")
         .and_then(|rest| rest.strip_prefix(kind))
         .and_then(|rest| rest.strip_prefix('-'))
-        .ok_or_else(|| Error::configure(format!("{what} does not begin with «hf-{kind}-»")))?;
+        .ok_or_else(|| {
+            let other = KINDS.iter().find(|other| is(other, line));
+            let given = other.map(|other| format!("; this one is of «hf-{other}-»")).unwrap_or_default();
+            Error::configure(format!("expected is {what}: {}{given}", shape(kind)))
+        })?;
     let digits: Zeroizing<String> = Zeroizing::new(digits.split_whitespace().collect());
     let mut bytes = hex::decode(digits.as_bytes()).map(Zeroizing::new).map_err(|_| {
-        Error::configure(format!("{what} has characters that are no hexadecimal digits, or lacks one"))
+        Error::configure(format!(
+            "{what} has characters that are no hexadecimal digits, or lacks one: expected is {}",
+            shape(kind)
+        ))
     })?;
-    let body =
-        bytes.len().checked_sub(CHECK).ok_or_else(|| Error::configure(format!("{what} is too short")))?;
+    let body = bytes
+        .len()
+        .checked_sub(CHECK)
+        .ok_or_else(|| Error::configure(format!("{what} is cut short: expected is {}", shape(kind))))?;
     if check(kind, &bytes[..body]) != bytes[body..] {
         return Err(Error::configure(format!(
-            "{what} has a wrong check sum: some digits were mistyped or lost"
+            "{what} has a wrong check sum: some digits were mistyped or lost; compare it with the original"
         )));
     }
     bytes.truncate(body);
     Ok(bytes)
+}
+
+/// What a token of this kind looks like, for people.
+fn shape(kind: &str) -> String {
+    format!("«hf-{kind}-» and hexadecimal digits, as holdfast wrote it")
 }
 
 /// Is there a token of this kind in `text`?

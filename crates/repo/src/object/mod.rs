@@ -188,15 +188,6 @@ pub fn open_front(source_key: &Key, bytes: &[u8]) -> Result<OpenFront> {
     Ok(OpenFront { prelude, front, digest })
 }
 
-/// As [`open_front`], of an object that must be data.
-pub fn open_header(source_key: &Key, bytes: &[u8]) -> Result<(Header, Prelude, [u8; 32])> {
-    let OpenFront { prelude, front, digest } = open_front(source_key, bytes)?;
-    match front {
-        Front::Data(header) => Ok((header, prelude, digest)),
-        Front::End(_) => Err(Error::corrupt(format!("{} is an END where data was expected", prelude.id))),
-    }
-}
-
 /// Opens the key half: `bytes` lies at [`Prelude::key_range`].
 pub fn open_entries(source_key: &Key, prelude: &Prelude, bytes: &[u8]) -> Result<Vec<Entry>> {
     check_half(prelude, "key half", bytes, prelude.key_half, &prelude.key_digest)?;

@@ -71,14 +71,6 @@ impl Prelude {
         let from = self.key_range().end;
         from..from + self.closed_half as usize
     }
-    /// Where the halves lie in the body (merged objects keep fronts and bodies apart).
-    pub fn key_in_body(&self) -> std::ops::Range<usize> {
-        0..self.key_half as usize
-    }
-    pub fn closed_in_body(&self) -> std::ops::Range<usize> {
-        let from = self.key_half as usize;
-        from..from + self.closed_half as usize
-    }
     /// Length of the whole object.
     pub fn object_len(&self) -> usize {
         self.closed_range().end
@@ -142,15 +134,7 @@ impl Prelude {
 /// `Corrupt` when it is none, `Configure` when a newer holdfast wrote it.
 pub fn parse_prelude(bytes: &[u8]) -> Result<Prelude> {
     let mut reader = Reader::new(bytes);
-    if reader.array::<8>()? != MAGIC {
-        return Err(Error::corrupt("the bytes are no log object"));
-    }
-    let version = reader.u16()?;
-    if version != VERSION {
-        return Err(Error::configure(format!(
-            "a log object has format version {version}, which this holdfast does not know: use a newer one"
-        )));
-    }
+    reader.begin(MAGIC, VERSION, "a log object")?;
     let kind = match reader.u16()? {
         DATA => Kind::Data,
         END => Kind::End,

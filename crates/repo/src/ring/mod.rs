@@ -9,7 +9,7 @@ mod repository;
 mod source;
 
 use holdfast_core::{Error, Result};
-pub use repo::RepoRecord;
+pub use repo::{FORMAT, RepoRecord};
 pub use repository::{Member, RepositoryRing, RingContent, RingSecrets, SourceEntry};
 use serde::{Deserialize, Serialize};
 pub use source::{SourceContent, SourceRing, SourceRingDraft};

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::RING_MAX;
 use crate::keys::RootPublic;
 
-/// Format version of this holdfast.
-const FORMAT: u64 = 1;
+/// The newest format that this holdfast knows.
+pub const FORMAT: u64 = 1;
 
 /// The repository's birth certificate. Written once; proves itself by the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

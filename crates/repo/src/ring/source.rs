@@ -1,6 +1,6 @@
 //! A source's ring: whom its writers seal to, and what the source is. With an identity it gives the source key.
 
-use holdfast_core::{Error, Random, RepoId, Result, SourceId, Timestamp};
+use holdfast_core::{Error, LineageId, Random, RepoId, Result, SourceId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -22,6 +22,16 @@ pub struct SourceContent {
     pub kind: String,
     /// Identities that may write. Empty: the first one that comes, and no other. `source adopt` adds one.
     pub lineages: Vec<String>,
+}
+
+impl SourceContent {
+    /// May a source that calls itself `identity` write, as the lineage `own`? `known` are the lineages that exist.
+    pub fn accepts(&self, identity: &str, own: LineageId, known: &[LineageId]) -> bool {
+        if self.lineages.is_empty() {
+            return known.is_empty() || known.contains(&own);
+        }
+        self.lineages.iter().any(|adopted| adopted == identity)
+    }
 }
 
 /// A generation to be signed.

@@ -1,4 +1,4 @@
-use holdfast_core::{Random, SourceId, Timestamp};
+use holdfast_core::{LineageId, Random, SourceId, Timestamp};
 
 use super::*;
 use crate::{
@@ -146,4 +146,17 @@ fn a_ring_needs_a_recipient_and_each_once() {
     assert!(content.seal(&root, 1, Timestamp(0), &random).unwrap_err().to_string().contains("twice"));
     content.members.clear();
     assert!(content.seal(&root, 1, Timestamp(0), &random).is_err());
+}
+
+#[test]
+fn who_may_write_is_whoever_came_first_or_was_adopted() {
+    let (first, second) = (LineageId([1; 8]), LineageId([2; 8]));
+    let mut content = SourceContent { name: "main".into(), kind: "postgres".into(), lineages: Vec::new() };
+    assert!(content.accepts("a", first, &[]));
+    assert!(content.accepts("a", first, &[first]));
+    assert!(content.accepts("a", first, &[second, first]));
+    assert!(!content.accepts("b", second, &[first]));
+    content.lineages = vec!["b".into()];
+    assert!(content.accepts("b", second, &[first]));
+    assert!(!content.accepts("a", first, &[first]), "adopted ones alone, whatever is stored");
 }

@@ -122,11 +122,6 @@ pub fn open(key: &Key, aad: &[u8], sealed: &[u8], cap: usize) -> Result<Vec<u8>>
     open_by::<Default>(key, aad, sealed, cap)
 }
 
-/// The opened length that `sealed` claims; proven only by opening it.
-pub fn opened_len(sealed: &[u8]) -> Result<usize> {
-    Ok(Prefix::read(sealed)?.opened as usize)
-}
-
 fn seal_by<C: Cipher>(
     out: &mut Vec<u8>,
     key: &Key,

@@ -1,7 +1,8 @@
 //! The way into a repository: from an identity (or a source key) and the sink alone to a lineage.
 //!
 //! Invariant: nothing is believed before the root key whose hash is the repository id has signed it. The
-//! newest ring generation counts.
+//! newest ring generation counts. A repository that was raised to a newer format is refused here, before
+//! anybody reads, writes or removes.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::{
     keys::{Identity, ProtectedIdentity, SourceKey},
     names::{self, Name, Stream},
     record::{LineageRecord, RECORD_MAX},
-    ring::{RING_MAX, RepoRecord, RepositoryRing, SourceContent, SourceEntry, SourceRing},
+    ring::{FORMAT, RING_MAX, RepoRecord, RepositoryRing, SourceContent, SourceEntry, SourceRing},
     seal::Key,
 };
 
@@ -63,7 +64,28 @@ impl Repository {
             Some(expected) => RepoRecord::read(&bytes, expected)?,
             None => RepoRecord::read_any(&bytes)?,
         };
-        Ok(Self { sink, record })
+        let repository = Self { sink, record };
+        repository.refuse_newer().await?;
+        Ok(repository)
+    }
+
+    /// Has the repository been raised above what we know? Who opened it long ago asks again before he begins to
+    /// write.
+    ///
+    /// # Errors
+    /// `Configure` when it was.
+    pub async fn refuse_newer(&self) -> Result<()> {
+        let known = Name::Format(FORMAT).to_string();
+        let newer = list_all(&*self.sink, names::FORMATS_PREFIX, Some(&known)).await?;
+        let Some(highest) = newer.last() else { return Ok(()) };
+        let Name::Format(version) = highest.name.parse()? else {
+            return Err(Error::corrupt(format!("«{}» lies where only formats belong", highest.name)));
+        };
+        Err(Error::configure(format!(
+            "the repository at {} was raised to format {version}, this holdfast knows formats up to {FORMAT}: use a \
+             newer holdfast",
+            self.sink.address()
+        )))
     }
 
     pub fn id(&self) -> RepoId {
@@ -86,12 +108,29 @@ impl Repository {
     }
 
     /// The newest ring of a source.
+    ///
+    /// # Errors
+    /// `Configure` when the repository has no such source.
     pub async fn source_ring(&self, source: SourceId) -> Result<SourceRing> {
-        let prefix = names::source_rings_prefix(source);
-        let generation = self.newest(&prefix).await?.ok_or_else(|| self.no_ring(&prefix))?;
+        self.find_source_ring(source).await?.ok_or_else(|| {
+            Error::configure(format!(
+                "repository {} has no source {source}: run `holdfast source add`, or check which source key this host \
+                 has",
+                self.id()
+            ))
+        })
+    }
+
+    /// The newest generation of a source's ring that the store shows.
+    pub async fn source_generation(&self, source: SourceId) -> Result<Option<u64>> {
+        self.newest(&names::source_rings_prefix(source)).await
+    }
+
+    async fn find_source_ring(&self, source: SourceId) -> Result<Option<SourceRing>> {
+        let Some(generation) = self.source_generation(source).await? else { return Ok(None) };
         let name = Name::SourceRing { source, generation }.to_string();
         let bytes = read(&*self.sink, &name, RING_MAX).await?.ok_or_else(|| self.no_ring(&name))?;
-        SourceRing::open(&self.record.root, source, generation, &bytes)
+        SourceRing::open(&self.record.root, source, generation, &bytes).map(Some)
     }
 
     /// Identities that a passphrase opens, kept in the ring for people.
@@ -118,7 +157,8 @@ impl Repository {
                 known.join(", ")
             )));
         };
-        let ring = self.source_ring(entry.id).await?;
+        let ring = self.find_source_ring(entry.id).await?;
+        let ring = ring.ok_or_else(|| self.no_ring(&names::source_rings_prefix(entry.id)))?;
         let key = ring.source_key(identity)?.key;
         self.source_of(ring, key)
     }
@@ -147,17 +187,8 @@ impl Repository {
 
     /// All lineages of a source, the oldest first.
     pub async fn lineages(&self, source: &Source) -> Result<Vec<Lineage>> {
-        let prefix = format!("{}/", source.id);
         let mut lineages = Vec::new();
-        let mut after: Option<String> = None;
-        // One object of each folder tells its name; then past all that begins with it ('0' follows '/').
-        loop {
-            let page = self.sink.list(&prefix, after.as_deref(), 1).await?;
-            let Some(entry) = page.entries.first() else { break };
-            let folder =
-                entry.name.get(prefix.len()..).and_then(|rest| rest.split('/').next()).unwrap_or_default();
-            after = Some(format!("{prefix}{folder}0"));
-            let Ok(lineage) = folder.parse::<LineageId>() else { continue };
+        for lineage in self.lineage_ids(source.id).await? {
             let stream = Stream { source: source.id, lineage };
             let name = stream.lineage_record();
             // Written before the first claim, so without it nothing else counts.
@@ -166,6 +197,22 @@ impl Repository {
         }
         lineages.sort_by_key(|lineage| lineage.record.created);
         Ok(lineages)
+    }
+
+    /// Every lineage of a source of which anything is stored.
+    pub async fn lineage_ids(&self, source: SourceId) -> Result<Vec<LineageId>> {
+        let prefix = format!("{source}/");
+        let mut lineages = Vec::new();
+        let mut after: Option<String> = None;
+        // One object of each folder tells its name; then past all that begins with it ('0' follows '/').
+        loop {
+            let page = self.sink.list(&prefix, after.as_deref(), 1).await?;
+            let Some(entry) = page.entries.first() else { return Ok(lineages) };
+            let folder =
+                entry.name.get(prefix.len()..).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+            after = Some(format!("{prefix}{folder}0"));
+            lineages.extend(folder.parse::<LineageId>().ok());
+        }
     }
 
     /// What reads one stream of a source.

@@ -159,11 +159,6 @@ impl Tables {
     fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Opened bytes that the cache holds.
-    pub fn cached_bytes(&self) -> usize {
-        self.cache().bytes
-    }
 }
 
 impl Cache {
@@ -271,5 +266,23 @@ impl State for TableReader {
     }
     async fn rows(&self, layers: &[Layer], from: &[u8], limit: usize) -> Result<Vec<Row>> {
         self.tables.rows(layers, from, limit).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_stays_below_its_cap_and_counts_what_it_holds() {
+        let mut cache = Cache { held: LruCache::unbounded(), bytes: 0, cap: 5000, hints: VecDeque::new() };
+        let object = (Epoch::numbered(1), 7);
+        for page in [3, 4, 3, 9, 60, 4, 5, 3, 9].into_iter().chain(0..100) {
+            cache.put(object, Some(page), Cached::Page(Bytes::from(vec![0; page * 10])));
+            let held: usize = cache.held.iter().map(|(_, cached)| cached.bytes()).sum();
+            assert_eq!(cache.bytes, held);
+            assert!((1..=5000).contains(&held), "{held}");
+            assert!(cache.get(object, Some(page)).is_some());
+        }
     }
 }

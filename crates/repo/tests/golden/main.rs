@@ -21,7 +21,7 @@ use holdfast_repo::{
     keys::{Identity, ProtectedIdentity, SourceKey},
     layer, merged,
     names::{Name, lineage_id},
-    object::{self, End, Front, ObjectId},
+    object::{self, End, Front, ObjectId, OpenFront},
     pack,
     record::{Hold, LineageRecord, Origin},
     ring::{RepoRecord, RepositoryRing, SourceRing},
@@ -123,9 +123,9 @@ fn with_the_files_alone_everything_is_read() {
 
     for number in 0..4 {
         let bytes = stored(Name::Log { stream, epoch: FIRST, number });
-        let (read, prelude, digest) = object::open_header(key, &bytes).unwrap();
+        let OpenFront { prelude, front, digest } = object::open_front(key, &bytes).unwrap();
         prelude.expect(ObjectId { lineage: stream.lineage, epoch: FIRST, number }).unwrap();
-        assert_eq!((read, digest), (header(number), digests[number as usize]), "{number}");
+        assert_eq!((front, digest), (Front::Data(header(number)), digests[number as usize]), "{number}");
         let entries = object::open_entries(key, &prelude, &bytes[prelude.key_range()]).unwrap();
         assert_eq!(entries, entries_of(number, &state), "{number}");
         let log = object::open_closed(&data_key, &prelude, &bytes[prelude.closed_range()]).unwrap();

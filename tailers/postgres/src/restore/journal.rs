@@ -12,6 +12,7 @@ use holdfast_core::{Error, Moment, Result};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::target::OWN_FOLDER;
 use crate::wal::Lsn;
 
 const NAME: &str = "restore.json";
@@ -46,7 +47,15 @@ impl Journal {
         let path = folder.join(NAME);
         let text = match fs::read(&path) {
             Ok(text) => text,
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            // A target that is a file has no journal; what is wrong with it is for the plan to say.
+            Err(cause)
+                if matches!(
+                    cause.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(None);
+            }
             Err(cause) => return Err(failed("read", &path, cause)),
         };
         let state: State = serde_json::from_slice(&text).map_err(|cause| {
@@ -127,11 +136,20 @@ fn describe(moment: &Moment) -> String {
 }
 
 pub fn other_plan(folder: &Path, state: &State) -> Error {
+    let mend = match state.finished {
+        true => "which is complete; choose another folder, or empty this one",
+        false => "which is not complete: give its command again, choose another folder, or empty this one",
+    };
     Error::configure(format!(
-        "{} belongs to another restore ({}): finish that one, or empty the folder first",
+        "{} belongs to another restore ({}), {mend}",
         folder.display(),
         describe(&state.moment)
     ))
+}
+
+/// Was the restore into this data folder carried out to its end?
+pub fn is_finished(data: &Path) -> Result<bool> {
+    Ok(Journal::peek(&data.join(OWN_FOLDER))?.is_some_and(|state| state.finished))
 }
 
 /// Puts a file in place, whole or not at all, also across a power loss.
@@ -160,7 +178,13 @@ pub fn failed(verb: &str, path: &Path, cause: std::io::Error) -> Error {
         std::io::ErrorKind::StorageFull => {
             Error::configure(format!("{what}: the file system is full; make room and run the restore again"))
         }
-        std::io::ErrorKind::PermissionDenied => Error::configure(what),
+        std::io::ErrorKind::PermissionDenied => Error::configure(format!(
+            "{what}: this account may not. Run the restore as the account that will own the server, or choose a folder \
+             of its own"
+        )),
+        std::io::ErrorKind::NotADirectory => {
+            Error::configure(format!("{what}: one of the folders above it is a file; choose another place"))
+        }
         _ => Error::unreachable(what),
     }
     .because(cause)
@@ -193,7 +217,14 @@ pub mod tests {
         drop(journal);
         let error = open("def").unwrap_err();
         assert!(error.to_string().contains("another restore (to 0/10 on timeline 1)"), "{error}");
+        assert!(error.to_string().contains("is not complete"), "{error}");
+        let mut journal = open("abc").unwrap();
+        journal.finish().unwrap();
+        drop(journal);
+        let error = open("def").unwrap_err();
+        assert!(error.to_string().contains("which is complete"), "{error}");
         fs::write(own.join(NAME), "{").unwrap();
         assert!(Journal::peek(&own).is_err());
+        assert_eq!(Journal::peek(&own.join(NAME)).unwrap(), None, "a file is no folder of ours");
     }
 }

@@ -32,6 +32,7 @@ pub mod wal_fetch;
 #[cfg(test)]
 mod resolve_tests;
 
+pub use journal::is_finished;
 pub use plan::PostgresPlan;
 pub use prefetch::{OpenView, Patience, serve};
 pub use resolve::Choice;

@@ -19,7 +19,11 @@ use std::{
 
 use async_trait::async_trait;
 use holdfast_core::{Clock, Error, Instant, Result, View, task};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+    process::{Pid, test_kill_process},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -76,11 +80,17 @@ pub struct Patience {
     pub errors: Duration,
     /// It ends when nobody asked for so long; the next `wal-fetch` starts another one.
     pub idle: Duration,
+    /// The same when the server is gone.
+    pub alone: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { errors: Duration::from_secs(120), idle: Duration::from_secs(600) }
+        Self {
+            errors: Duration::from_secs(120),
+            idle: Duration::from_secs(600),
+            alone: Duration::from_secs(10),
+        }
     }
 }
 
@@ -106,8 +116,12 @@ pub async fn serve(own: &Path, open: &dyn OpenView, patience: Patience, clock: C
             }
             Some(Err(cause)) => return Err(failed("read", &own.join(SOCKET), cause)),
             None if recovered(&data) => break true,
-            None if clock.now().duration_since(asked) >= patience.idle => break false,
-            None => {}
+            None => {
+                let idle = clock.now().duration_since(asked);
+                if idle >= patience.idle || idle >= patience.alone && !is_served(&data) {
+                    break false;
+                }
+            }
         }
     };
     fs::remove_file(&socket).ok();
@@ -121,6 +135,13 @@ pub async fn serve(own: &Path, open: &dyn OpenView, patience: Patience, clock: C
 /// The server has removed the signal file: recovery is over, and the keys are needed no more.
 pub(super) fn recovered(data: &Path) -> bool {
     ["recovery.signal", "standby.signal"].iter().all(|name| !data.join(name).exists())
+}
+
+/// Does a server run in this data folder? A killed one leaves its file.
+fn is_served(data: &Path) -> bool {
+    let Ok(text) = fs::read_to_string(data.join("postmaster.pid")) else { return false };
+    let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).and_then(Pid::from_raw);
+    pid.is_some_and(|pid| !matches!(test_kill_process(pid), Err(Errno::SRCH)))
 }
 
 fn lock(own: &Path) -> Result<Option<File>> {
@@ -428,12 +449,42 @@ mod tests {
 
     fn prefetcher(data: &Path, segments: u64, errors: Duration) -> Prefetcher {
         fs::create_dir_all(data.join("pg_wal")).unwrap();
-        let patience = Patience { errors, idle: Duration::from_secs(1) };
+        let patience = Patience { errors, idle: Duration::from_secs(1), ..Patience::default() };
         Prefetcher::new(session(segments), data, patience, Clock::system())
     }
 
     fn name(number: u64) -> String {
         SegmentSize::new(MIB).unwrap().file_name(1, number)
+    }
+
+    #[tokio::test]
+    async fn it_ends_soon_after_its_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, own) = (folder.path(), folder.path().join("own"));
+        fs::create_dir(&own).unwrap();
+        fs::write(data.join("recovery.signal"), "").unwrap();
+        fs::write(own.join("session.json"), serde_json::to_vec(&session(1)).unwrap()).unwrap();
+        let patience = Patience {
+            errors: Duration::ZERO,
+            idle: Duration::from_secs(3),
+            alone: Duration::from_millis(100),
+        };
+        let clock = Clock::system();
+        let took = async |pid: Option<u32>| {
+            if let Some(pid) = pid {
+                fs::write(data.join("postmaster.pid"), format!("{pid}\n{}\n", data.display())).unwrap();
+            }
+            let began = clock.now();
+            serve(&own, &store(1, 0), patience, clock.clone()).await.unwrap();
+            clock.now() - began
+        };
+        // A look every two seconds.
+        assert!(took(None).await < Duration::from_millis(2900), "no server was ever there");
+        assert!(took(Some(std::process::id())).await >= Duration::from_secs(3), "a server that lives");
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        assert!(took(Some(ended.id())).await < Duration::from_millis(2900), "a killed one leaves its file");
+        assert!(own.join("session.json").exists(), "recovery goes on at the next start");
     }
 
     #[tokio::test]

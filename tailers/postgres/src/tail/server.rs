@@ -60,7 +60,7 @@ impl Facts {
 }
 
 /// From 14 on the server reports it; before, only sessions of a standby are read-only by force.
-pub async fn is_standby(connection: &mut Connection) -> Result<bool> {
+async fn is_standby(connection: &mut Connection) -> Result<bool> {
     match connection.parameter("in_hot_standby") {
         Some(value) => Ok(value == "on"),
         None => Ok(connection.show("transaction_read_only").await? == "on"),
@@ -90,7 +90,7 @@ pub async fn parameters(connection: &mut Connection) -> Result<Parameters> {
 }
 
 /// A size as SHOW prints it (`16MB`, `512kB`): units are powers of 1024.
-pub fn setting_size(value: &str) -> Option<u64> {
+fn setting_size(value: &str) -> Option<u64> {
     let at = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
     let (number, unit) = value.split_at(at);
     let shift = match unit {

@@ -166,7 +166,8 @@ impl View for Falling {
 pub fn be_what_we_are_told() {
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let patience = Patience { errors: Duration::from_millis(1500), idle: Duration::from_secs(3) };
+    let patience =
+        Patience { errors: Duration::from_millis(1500), idle: Duration::from_secs(3), ..Patience::default() };
     if let Some(own) = std::env::var_os("HF_SERVE") {
         let served = runtime().block_on(serve(Path::new(&own), &Dump, patience, Clock::system()));
         if let Err(error) = &served {

@@ -1,0 +1,84 @@
+//! Looks, beside the stream, for what asks a writer to roll to a new epoch: a ring with other recipients, and
+//! a claim above ours that comes to nothing and would hold merging up for ever (R6).
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use holdfast_core::{Epoch, Instant, Result, SourceId};
+use holdfast_repo::{chain::Access, view::Repository};
+
+const LOOK_EVERY: Duration = Duration::from_secs(300);
+/// A claim above ours that does nothing for so long is answered with a new epoch.
+const IDLE_CLAIM: Duration = Duration::from_secs(3600);
+
+/// What a look brought.
+pub(crate) struct Looked {
+    above: Option<Epoch>,
+    ring: Option<u64>,
+}
+
+pub(crate) struct Lookout {
+    repository: Repository,
+    source: SourceId,
+    access: Access,
+    epoch: Epoch,
+    /// Generation of the ring whose recipients we seal to.
+    ring: u64,
+    at: Instant,
+    work: Option<BoxFuture<'static, Result<Looked>>>,
+    /// The claim above ours, and since when it is seen.
+    above: Option<(Epoch, Instant)>,
+}
+
+impl Lookout {
+    pub fn new(repository: Repository, access: Access, epoch: Epoch, ring: u64, now: Instant) -> Self {
+        let source = access.stream.source;
+        Self { repository, source, access, epoch, ring, at: now + LOOK_EVERY, work: None, above: None }
+    }
+
+    /// When [`Self::tick`] is to be called again at the latest.
+    pub fn wake(&self) -> Option<Instant> {
+        self.work.is_none().then_some(self.at)
+    }
+
+    /// Begins to look where it is time.
+    pub fn tick(&mut self, now: Instant) {
+        if now < self.at || self.work.is_some() {
+            return;
+        }
+        self.at = now + LOOK_EVERY;
+        let (access, epoch) = (self.access.clone(), self.epoch);
+        let (repository, source) = (self.repository.clone(), self.source);
+        self.work = Some(Box::pin(async move {
+            let above = access.epochs_above(epoch).await?.last().copied();
+            Ok(Looked { above, ring: repository.source_generation(source).await? })
+        }));
+    }
+
+    /// Carries a look on; pending while there is none. Cancel-safe.
+    pub async fn step(&mut self) -> Result<Looked> {
+        match &mut self.work {
+            Some(work) => {
+                let done = work.await;
+                self.work = None;
+                done
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Why we should roll to a new epoch, if we should.
+    pub fn judge(&mut self, looked: Looked, now: Instant) -> Option<String> {
+        if let Some(ring) = looked.ring.filter(|ring| *ring > self.ring) {
+            return Some(format!("ring generation {ring} has other recipients"));
+        }
+        self.above = match (looked.above, self.above) {
+            (Some(above), Some((known, since))) if above == known => Some((above, since)),
+            (Some(above), _) => Some((above, now)),
+            (None, _) => None,
+        };
+        let (above, since) = self.above?;
+        let idle = now.saturating_duration_since(since) >= IDLE_CLAIM;
+        idle.then(|| format!("epoch {above} was claimed above ours and does nothing"))
+    }
+}
