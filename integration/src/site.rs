@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use holdfast_harness::{Server, Store, User, process};
+use holdfast_harness::{Server, Store, User, copy_folder, process};
 use tempfile::TempDir;
 
 use crate::{Sidecar, program};
@@ -67,6 +67,12 @@ impl Site {
         }
         other.write_settings()?;
         Ok(other)
+    }
+
+    /// Makes this host's state a copy of the other's, as a cloned disk would: instance id and all.
+    pub fn copy_state(&self, from: &Self) -> Result<()> {
+        let sockets = |path: &Path| path.extension().is_some_and(|extension| extension == "sock");
+        copy_folder(&from.home.path().join("state"), &self.home.path().join("state"), &sockets)
     }
 
     /// Writes (or replaces) a source's section.
@@ -167,6 +173,15 @@ impl Site {
         command.stdin(Stdio::null());
         let output = tokio::task::spawn_blocking(move || command.output()).await?;
         output.context("holdfast could not be started")
+    }
+
+    /// Runs a command to its end: its exit code, and all that it said on stdout and stderr.
+    pub async fn says<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<(i32, String)> {
+        let output = self.output(arguments).await?;
+        let code = output.status.code().with_context(|| format!("holdfast ended with {}", output.status))?;
+        let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said.push_str(&String::from_utf8_lossy(&output.stderr));
+        Ok((code, said))
     }
 
     /// Runs a command that must succeed; what it printed on stdout.
