@@ -206,9 +206,12 @@ impl Site {
     }
 
     pub fn run_with(&self, arguments: &[&str]) -> Result<Sidecar> {
-        let log = self.home.path().join("run.log");
-        let command = self.command(std::iter::once("run").chain(arguments.iter().copied()))?;
-        Sidecar::start(command, &log)
+        self.run_as(self.command(std::iter::once("run").chain(arguments.iter().copied()))?)
+    }
+
+    /// Starts a `holdfast run` of the caller's making (with an environment of its own, say).
+    pub fn run_as(&self, command: Command) -> Result<Sidecar> {
+        Sidecar::start(command, &self.home.path().join("run.log"))
     }
 
     /// Restores source `main` into a new folder below the site's and gives its path. `wish` is `["--latest"]` and such.
