@@ -169,7 +169,13 @@ async fn answer(
         Some(Fault::Silence) => std::future::pending().await,
         Some(Fault::Status(code)) => {
             drain(request.into_body()).await;
-            let name = if code == 503 { "SlowDown" } else { "InternalError" };
+            let name = match code {
+                301 => "PermanentRedirect",
+                400 => "AuthorizationHeaderMalformed",
+                403 => "AccessDenied",
+                503 => "SlowDown",
+                _ => "InternalError",
+            };
             let text = format!(
                 "<?xml version=\"1.0\"?><Error><Code>{name}</Code><Message>by rule</Message></Error>"
             );
