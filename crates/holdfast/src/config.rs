@@ -154,6 +154,7 @@ impl Config {
             let source = Source::parse(&name, table)?;
             sources.insert(name, source);
         }
+        distinct(&sources)?;
         Ok(Self { repository, process, sources })
     }
 
@@ -191,6 +192,26 @@ impl Source {
         pipeline.max_lag = postgres.max_lag;
         Ok(Self { common, pipeline, postgres })
     }
+}
+
+/// Two sources of one key would fence each other, two of one slot take turns at it.
+fn distinct(sources: &BTreeMap<String, Source>) -> Result<()> {
+    for (at, (name, source)) in sources.iter().enumerate() {
+        for (other, earlier) in sources.iter().take(at) {
+            if source.common.key_file == earlier.common.key_file {
+                return Err(Error::configure(format!(
+                    "[source.{other}] and [source.{name}] have the same key_file: each source has a key of its own, made by «holdfast source add»"
+                )));
+            }
+            let slot = source.postgres.slot_for(name);
+            if source.postgres.dsn == earlier.postgres.dsn && slot == earlier.postgres.slot_for(other) {
+                return Err(Error::configure(format!(
+                    "[source.{other}] and [source.{name}] follow one server by one slot, {slot}: leave one of them out, or give one another name in «slot»"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Names appear in commands, slots and metric labels.
@@ -321,6 +342,12 @@ mod tests {
         assert!(refused("[repository]\nid = \"\"\n").contains("repository"));
         assert!(refused("repository = 1\n").contains("section"));
         assert!(refused("x = [").contains("TOML"));
+        let twice = |more: &str| refused(&format!("{SAMPLE}\n[source.other]\nkind = \"postgres\"\n{more}\n"));
+        let dsn = "dsn = \"host=/run/postgresql user=holdfast\"";
+        let said = twice(&format!("key_file = \"/etc/holdfast/other.key\"\n{dsn}\nslot = \"holdfast_main\""));
+        assert!(said.contains("[source.main] and [source.other]") && said.contains("slot"), "{said}");
+        let said = twice("key_file = \"/etc/holdfast/main.key\"\ndsn = \"host=other\"");
+        assert!(said.contains("the same key_file"), "{said}");
     }
 
     #[test]

@@ -141,6 +141,14 @@ async fn check_source(
         let ring = repository.source_ring(known.id).await?;
         let sentence = format!("of source {}, sealed to {} recipients", known.id, ring.recipients.len());
         lines.add(name, "key file", State::Good, sentence);
+        if known.content.name != name {
+            let sentence = format!(
+                "{} holds the key of source «{}»: set key_file in [source.{name}] to the key of «{name}»",
+                source.common.key_file.display(),
+                known.content.name
+            );
+            lines.add(name, "key file", State::Bad, sentence);
+        }
         let lineages = repository.lineages(&known).await?;
         let tailer = Postgres::new(source.postgres.clone(), name, Clock::system())?;
         if let Some(identity) = lines.take(name, "connection", tailer.identity().await) {

@@ -173,6 +173,7 @@ async fn answer(
                 301 => "PermanentRedirect",
                 400 => "AuthorizationHeaderMalformed",
                 403 => "AccessDenied",
+                404 => "NoSuchBucket",
                 503 => "SlowDown",
                 _ => "InternalError",
             };
