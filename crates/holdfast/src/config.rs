@@ -254,7 +254,11 @@ fn known(table: &Table, names: &[&str], at: &str) -> Result<()> {
 pub fn hint(given: &str, names: &[&str]) -> String {
     names
         .iter()
-        .map(|name| (strsim::jaro_winkler(given, name), name))
+        // Two letters that changed places are one slip, in short names too.
+        .map(|name| match strsim::osa_distance(given, name) {
+            0..=1 => (1.0, name),
+            _ => (strsim::jaro_winkler(given, name), name),
+        })
         .filter(|(likeness, _)| *likeness > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| format!(" (did you mean «{name}»?)"))
@@ -332,6 +336,7 @@ mod tests {
         assert!(swap("max_lag =", "max_lags =").contains("did you mean «max_lag»"));
         assert!(swap("heartbeat =", "hartbeat =").contains("did you mean «heartbeat»"));
         assert!(swap("\nkey_file =", "\nkeyfile =").contains("key_file"));
+        assert!(swap("\nurl =", "\nulr =").contains("did you mean «url»"));
         assert!(swap("secret_key_file =", "secret_keyfile =").contains("did you mean «secret_key_file»"));
         assert!(swap("state_dir =", "statedir =").contains("did you mean «state_dir»"));
         assert!(swap("[source.main]", "[sources.main]").contains("did you mean «source»"));
