@@ -5,7 +5,7 @@
 use std::{process::ExitStatus, time::Duration};
 
 use holdfast_harness::{Fault, Major, Rule, S3Local, Server, Stop, Toxic};
-use holdfast_integration::{Place, Sidecar, Site, Workload, judge};
+use holdfast_integration::{Place, Sidecar, Site, Workload, judge, settled};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -85,9 +85,7 @@ async fn without_a_store(major: Major, away: fn(&mut Toxic)) {
     workload.pause().await;
     let journal = workload.stop().await;
     let end = Instant::now();
-    let lsn = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
-    let settled = format!("select restart_lsn >= '{lsn}' from pg_replication_slots");
-    server.wait_for(&settled, PATIENCE).await.unwrap_or_else(|cause| panic!("{cause}\n{}", sidecar.log()));
+    settled(&server, PATIENCE).await.unwrap_or_else(|cause| panic!("{cause}\n{}", sidecar.log()));
     assert_eq!(sidecar.metrics().await.unwrap().get("holdfast_gaps"), Some(0.0));
     sidecar.stop().await.unwrap();
     let restored = site.restored(&server, "restored", &["--latest"]).await.unwrap();
@@ -221,9 +219,7 @@ async fn told_to_stop_it_does_not_wait_for_a_silent_store() {
     workload.until(so_far + 50, PATIENCE).await.unwrap();
     workload.pause().await;
     let journal = workload.stop().await;
-    let lsn = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
-    let settled = format!("select restart_lsn >= '{lsn}' from pg_replication_slots");
-    server.wait_for(&settled, PATIENCE).await.unwrap_or_else(|cause| panic!("{cause}\n{}", sidecar.log()));
+    settled(&server, PATIENCE).await.unwrap_or_else(|cause| panic!("{cause}\n{}", sidecar.log()));
     sidecar.stop().await.unwrap();
     let restored = site.restored(&server, "restored", &["--latest"]).await.unwrap();
     let verdict = judge(&restored, &journal, Instant::now()).await.unwrap();

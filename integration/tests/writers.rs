@@ -5,7 +5,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use holdfast_harness::{Conditions, Major, Options, S3Local, Server, Weed};
-use holdfast_integration::{Place, Sidecar, Site, Workload, judge};
+use holdfast_integration::{Place, Sidecar, Site, Workload, judge, settled};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -20,17 +20,9 @@ async fn is_standby(sidecar: &mut Sidecar) {
 }
 
 /// Log bytes that the source was told of.
-async fn settled(sidecar: &Sidecar) -> f64 {
+async fn told(sidecar: &Sidecar) -> f64 {
     let metrics = sidecar.metrics().await.unwrap();
     metrics.get("holdfast_log_bytes_total{source=\"main\",stage=\"settled\"}").unwrap()
-}
-
-/// Waits until all that the server wrote is durable, by the position that its slot keeps.
-async fn caught_up(server: &Server) {
-    let lsn = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
-    let there = "select count(*) = 1 from pg_replication_slots where slot_name = 'holdfast_main'";
-    let query = format!("{there} and restart_lsn >= '{lsn}'");
-    server.wait_for(&query, PATIENCE).await.unwrap();
 }
 
 /// Claims that were ever made in a repository's folder.
@@ -72,7 +64,7 @@ async fn after_three_silent_heartbeats_the_standby_takes_over() {
     // From the last sign of life, which is younger than a heartbeat, to the look after the third.
     assert!((4..15).contains(&waited.as_secs()), "{waited:?}");
     insert(&server, 2).await;
-    caught_up(&server).await;
+    settled(&server, PATIENCE).await.unwrap();
     second.stop().await.unwrap();
     let restored = site.restored(&server, "restored", &["--latest"]).await.unwrap();
     assert_eq!(held(&restored).await, "1 2");
@@ -97,7 +89,7 @@ async fn with_takeover_manual_silence_means_nothing() {
     let mut second = other.run_with(&["--take-over"]).unwrap();
     second.until_phase("streaming", PATIENCE).await.unwrap();
     insert(&server, 1).await;
-    caught_up(&server).await;
+    settled(&server, PATIENCE).await.unwrap();
     second.stop().await.unwrap();
     let restored = site.restored(&server, "restored", &["--latest"]).await.unwrap();
     assert_eq!(held(&restored).await, "1");
@@ -128,7 +120,7 @@ async fn told_to_it_takes_over_at_once_and_a_release_hands_back() {
     let waited = first.until_phase("streaming", PATIENCE).await.unwrap();
     assert!(waited < AT_ONCE, "{waited:?}");
     workload.pause().await;
-    caught_up(&server).await;
+    settled(&server, PATIENCE).await.unwrap();
     let journal = workload.stop().await;
     assert_eq!(first.metrics().await.unwrap().get("holdfast_gaps"), Some(0.0));
     first.stop().await.unwrap();
@@ -160,10 +152,10 @@ async fn a_zombie_is_fenced(place: Place) {
     first.signal(Signal::CONT);
     first.until_says("fenced: another writer owns the stream", PATIENCE).await.unwrap();
     first.until_phase("standby", PATIENCE).await.unwrap();
-    let (zombies, ours) = (settled(&first).await, settled(&second).await);
+    let (zombies, ours) = (told(&first).await, told(&second).await);
     more(100).await.unwrap_or_else(|cause| panic!("{cause}\n{}", second.log()));
-    assert_eq!(settled(&first).await, zombies);
-    assert!(settled(&second).await > ours);
+    assert_eq!(told(&first).await, zombies);
+    assert!(told(&second).await > ours);
     is_standby(&mut first).await;
     assert!(first.ready().await.unwrap().contains("another writer has the stream"));
     let writers = "select count(*) from pg_stat_replication where application_name = 'holdfast'";
@@ -218,7 +210,7 @@ async fn a_copied_state_folder_starts_no_duel() {
     is_standby(&mut first).await;
     assert_eq!(epochs(&site.repository()), 2);
     workload.pause().await;
-    caught_up(&server).await;
+    settled(&server, PATIENCE).await.unwrap();
     let journal = workload.stop().await;
     second.stop().await.unwrap();
     first.stop().await.unwrap();
@@ -241,7 +233,7 @@ async fn a_clone_with_productions_settings_takes_nothing() {
     production.clone_folder(&folder).await.unwrap();
     insert(&production, 2).await;
     production.sql("create table much as select generate_series(1, 1000)").await.unwrap();
-    caught_up(&production).await;
+    settled(&production, PATIENCE).await.unwrap();
     let clone = Server::adopt(Major::V18, &folder).await.unwrap();
     insert(&clone, -2).await;
     clone.sql("create table more as select generate_series(1, 9000)").await.unwrap();
@@ -260,7 +252,7 @@ async fn a_clone_with_productions_settings_takes_nothing() {
     assert_eq!(status.code(), Some(4), "{}", stranger.log());
     assert!(stranger.log().contains("it is a clone"), "{}", stranger.log());
     insert(&production, 3).await;
-    caught_up(&production).await;
+    settled(&production, PATIENCE).await.unwrap();
 
     sidecar.kill();
     let slot = "select restart_lsn || ' ' || active from pg_replication_slots";
@@ -271,7 +263,7 @@ async fn a_clone_with_productions_settings_takes_nothing() {
     assert_eq!(production.value(slot).await.unwrap(), before);
     let mut sidecar = site.run().unwrap();
     insert(&production, 4).await;
-    caught_up(&production).await;
+    settled(&production, PATIENCE).await.unwrap();
     assert_eq!(sidecar.metrics().await.unwrap().get("holdfast_gaps"), Some(0.0));
     is_streaming(&mut sidecar).await;
     sidecar.stop().await.unwrap();
@@ -291,7 +283,7 @@ async fn a_promoted_copy_waits_while_production_lives() {
     let mut sidecar = site.run().unwrap();
     backed_up(&mut sidecar).await;
     insert(&production, 1).await;
-    caught_up(&production).await;
+    settled(&production, PATIENCE).await.unwrap();
     let copy = site.restored(&production, "copy", &["--latest"]).await.unwrap();
     insert(&copy, -2).await;
     let mut other = site.another().unwrap();
@@ -303,7 +295,7 @@ async fn a_promoted_copy_waits_while_production_lives() {
     is_standby(&mut stranger).await;
     assert_eq!(epochs(&site.repository()), 1);
     assert!(stranger.stop().await.unwrap().success());
-    caught_up(&production).await;
+    settled(&production, PATIENCE).await.unwrap();
     sidecar.stop().await.unwrap();
     let restored = site.restored(&production, "restored", &["--latest"]).await.unwrap();
     assert_eq!(held(&restored).await, "1 2");
@@ -320,7 +312,7 @@ async fn a_foreign_cluster_is_a_lineage_only_when_told_so() {
     let moment = old.value("select to_char(now() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')");
     let moment = moment.await.unwrap();
     insert(&old, 2).await;
-    caught_up(&old).await;
+    settled(&old, PATIENCE).await.unwrap();
     sidecar.stop().await.unwrap();
 
     let new = Server::start(Major::V18).await.unwrap();
@@ -342,7 +334,7 @@ async fn a_foreign_cluster_is_a_lineage_only_when_told_so() {
     let mut sidecar = site.run().unwrap();
     backed_up(&mut sidecar).await;
     insert(&new, 101).await;
-    caught_up(&new).await;
+    settled(&new, PATIENCE).await.unwrap();
     sidecar.stop().await.unwrap();
     let restored = site.restored(&new, "new", &["--latest"]).await.unwrap();
     assert_eq!(held(&restored).await, "100 101");
@@ -384,7 +376,7 @@ async fn both_ends_of_a_fork_are_kept(major: Major) {
     cut_off(&new).await;
     let fork = old.value("select pg_walfile_name(pg_current_wal_lsn())").await.unwrap();
     insert(&old, -2).await;
-    caught_up(&old).await;
+    settled(&old, PATIENCE).await.unwrap();
     assert_eq!(old.value("select pg_walfile_name(pg_current_wal_lsn())").await.unwrap(), fork);
     sidecar.stop().await.unwrap();
     new.promote().await.unwrap();
@@ -396,7 +388,7 @@ async fn both_ends_of_a_fork_are_kept(major: Major) {
     insert(&new, 3).await;
     sidecar.until_phase("streaming", PATIENCE).await.unwrap();
     sidecar.until_says("were never part of the new one", PATIENCE).await.unwrap();
-    caught_up(&new).await;
+    settled(&new, PATIENCE).await.unwrap();
     assert_eq!(sidecar.metrics().await.unwrap().get("holdfast_gaps"), Some(0.0));
     sidecar.stop().await.unwrap();
     let restored = site.restored(&new, "new", &["--latest"]).await.unwrap();
@@ -471,7 +463,7 @@ async fn a_stray_timeline_is_explained() {
     replayed(&stray, &primary).await;
     cut_off(&stray).await;
     insert(&primary, 2).await;
-    caught_up(&primary).await;
+    settled(&primary, PATIENCE).await.unwrap();
     sidecar.stop().await.unwrap();
     stray.promote().await.unwrap();
     insert(&stray, -1).await;
@@ -479,7 +471,7 @@ async fn a_stray_timeline_is_explained() {
     other.source("main", &stray.dsn(), "").unwrap();
     let mut sidecar = other.run().unwrap();
     sidecar.until_phase("streaming", PATIENCE).await.unwrap();
-    caught_up(&stray).await;
+    settled(&stray, PATIENCE).await.unwrap();
     sidecar.stop().await.unwrap();
 
     insert(&primary, 3).await;
