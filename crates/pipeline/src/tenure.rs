@@ -275,6 +275,10 @@ impl Tenure {
             self.extra.extend(clocks);
         }
         if self.heartbeat_at().is_some_and(|at| at <= now) {
+            if !self.tools.create_only && !self.link.has_settler() {
+                // Nothing is settled now, and so nothing listed (R7); such a store tells a fenced writer no other way.
+                self.look_at = now;
+            }
             if self.batcher.is_empty() {
                 self.seal(Composed::default(), None, 0, 0, false)?
             } else {
@@ -464,9 +468,7 @@ impl Tenure {
             // R7: the creates that this settle covers have come back; only now the list means something.
             match access.epochs_above(epoch).await?.last() {
                 None => Ok(Settled::Alone { number, cursor }),
-                Some(above) => {
-                    Err(Error::fenced(format!("epoch {above} stands above ours: another writer took over")))
-                }
+                Some(above) => Err(overtaken(*above)),
             }
         }));
         Ok(())
@@ -513,6 +515,9 @@ impl Tenure {
     }
 
     fn looked(&mut self, looked: Looked) -> Result<()> {
+        if let Some(above) = looked.above.filter(|_| !self.tools.create_only) {
+            return Err(overtaken(above));
+        }
         let now = self.tools.clock.now();
         if let Some(ring) = looked.ring.filter(|ring| *ring > self.ring) {
             return self.end(End::Roll(format!("ring generation {ring} has other recipients")));
@@ -570,6 +575,10 @@ impl Tenure {
         self.tools.gauges.catalog(self.catalog.gaps.len(), self.newest_checkpoint());
         self.show_counts();
     }
+}
+
+fn overtaken(above: Epoch) -> Error {
+    Error::fenced(format!("epoch {above} stands above ours: another writer took over"))
 }
 
 /// Resolves once the writer shall end; a sender that is gone ends it too.
