@@ -75,6 +75,11 @@ impl Sidecar {
         }
     }
 
+    /// Waits until a base backup is finished and durable.
+    pub async fn backed_up(&mut self, patience: Duration) -> Result<()> {
+        self.until("holdfast_base_backup_age_seconds", |age| age >= 0.0, patience).await.map(drop)
+    }
+
     /// Waits until source `main` is in a phase (`streaming`, `standby`, …); how long it took.
     pub async fn until_phase(&mut self, phase: &str, patience: Duration) -> Result<Duration> {
         let began = Instant::now();

@@ -143,6 +143,19 @@ impl Site {
         }
     }
 
+    /// How many claims were ever made in the repository's folder.
+    pub fn epochs(&self) -> Result<usize> {
+        fn below(folder: &Path) -> Result<usize> {
+            let mut count = 0;
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                count += if path.is_dir() { below(&path)? } else { usize::from(folder.ends_with("epochs")) };
+            }
+            Ok(count)
+        }
+        below(&self.repository())
+    }
+
     /// Changes where the store is reached (through a proxy, say); commands and sidecars started later see it.
     pub fn move_to(&mut self, place: Place) -> Result<()> {
         self.place = place;

@@ -13,10 +13,6 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Batches wait for longer than any test runs: only a reason to hurry makes them durable.
 const LAZY: &str = "max_lag = \"5min\"";
 
-async fn backed_up(sidecar: &mut Sidecar) {
-    sidecar.until("holdfast_base_backup_age_seconds", |age| age >= 0.0, PATIENCE).await.unwrap();
-}
-
 async fn ended(sidecar: &mut Sidecar) -> (ExitStatus, Duration) {
     let asked = Instant::now();
     sidecar.signal(Signal::TERM);
@@ -36,7 +32,7 @@ async fn with_a_store(major: Major) {
     let mut server = Server::start(major).await.unwrap();
     let site = Site::ready(Place::Folder, &server, LAZY).await.unwrap();
     let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     let workload = Workload::start(&server, 4, 200).await.unwrap();
     workload.until(200, PATIENCE).await.unwrap();
     let took = fast(&mut server).await;
@@ -67,7 +63,7 @@ async fn without_a_store(major: Major, away: fn(&mut Toxic)) {
     let place = Place::S3(toxic.store().clone());
     let site = Site::ready(place, &server, "shutdown_grace = \"3s\"").await.unwrap();
     let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     let workload = Workload::start(&server, 4, 200).await.unwrap();
     workload.until(200, PATIENCE).await.unwrap();
     away(&mut toxic);
@@ -114,7 +110,7 @@ async fn told_to_stop_it_drains_settles_and_releases() {
     let server = Server::start(Major::V17).await.unwrap();
     let site = Site::ready(Place::Folder, &server, LAZY).await.unwrap();
     let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     let workload = Workload::start(&server, 4, 200).await.unwrap();
     workload.until(400, PATIENCE).await.unwrap();
     let lsn = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
@@ -169,7 +165,7 @@ async fn told_to_stop_it_does_not_wait_for_a_base_backup() {
 
     site.source("main", &server.dsn(), LAZY).unwrap();
     let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     workload.pause().await;
     sleep(Duration::from_millis(500)).await;
     let (status, _) = ended(&mut sidecar).await;
@@ -194,7 +190,7 @@ async fn told_to_stop_it_does_not_wait_for_a_silent_store() {
         site.run_as(command).unwrap()
     };
     let mut sidecar = start();
-    backed_up(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     let workload = Workload::start(&server, 4, 200).await.unwrap();
     workload.until(200, PATIENCE).await.unwrap();
     toxic.set([Rule::new(Fault::Silence)]);

@@ -1,19 +1,15 @@
-//! One stream, several who would write it: standbys, zombies, copies of a host, clones and strangers of the database,
-//! promoted servers. Whoever loses settles nothing more and says so; nothing acknowledged is lost.
+//! One stream, several who would write it: standbys, zombies, copies of a host. Whoever loses settles nothing more and
+//! says so; nothing acknowledged is lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
 use holdfast_harness::{Conditions, Major, Options, S3Local, Server, Weed};
-use holdfast_integration::{Place, Sidecar, Site, Workload, judge, settled};
+use holdfast_integration::{Place, Sidecar, Site, Workload, held, insert, judge, settled};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(40);
-
-async fn backed_up(sidecar: &mut Sidecar) {
-    sidecar.until("holdfast_base_backup_age_seconds", |age| age >= 0.0, PATIENCE).await.unwrap();
-}
 
 async fn is_standby(sidecar: &mut Sidecar) {
     sidecar.until_phase("standby", Duration::ZERO).await.unwrap();
@@ -25,31 +21,12 @@ async fn told(sidecar: &Sidecar) -> f64 {
     metrics.get("holdfast_log_bytes_total{source=\"main\",stage=\"settled\"}").unwrap()
 }
 
-/// Claims that were ever made in a repository's folder.
-fn epochs(folder: &Path) -> usize {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let inside = |path: &Path| path.parent().is_some_and(|parent| parent.ends_with("epochs"));
-    entries.map(|path| if path.is_dir() { epochs(&path) } else { usize::from(inside(&path)) }).sum()
-}
-
-/// A new value of the one column of `t`.
-async fn insert(server: &Server, n: i64) {
-    server
-        .sql(&format!("create table if not exists t (n bigint); insert into t values ({n})"))
-        .await
-        .unwrap();
-}
-
-async fn held(server: &Server) -> String {
-    server.value("select string_agg(n::text, ' ' order by n) from t").await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn after_three_silent_heartbeats_the_standby_takes_over() {
     let server = Server::start(Major::V18).await.unwrap();
     let site = Site::ready(Place::Folder, &server, "heartbeat = \"2s\"").await.unwrap();
     let mut first = site.run().unwrap();
-    backed_up(&mut first).await;
+    first.backed_up(PATIENCE).await.unwrap();
     let other = site.another().unwrap();
     let mut second = other.run().unwrap();
     second.until_phase("standby", PATIENCE).await.unwrap();
@@ -57,17 +34,17 @@ async fn after_three_silent_heartbeats_the_standby_takes_over() {
     sleep(Duration::from_secs(9)).await;
     is_standby(&mut second).await;
     assert!(second.ready().await.unwrap().contains("another writer has the stream"));
-    assert_eq!(epochs(&site.repository()), 1);
-    insert(&server, 1).await;
+    assert_eq!(site.epochs().unwrap(), 1);
+    insert(&server, 1).await.unwrap();
     first.kill();
     let waited = second.until_phase("streaming", PATIENCE).await.unwrap();
     // From the last sign of life, which is younger than a heartbeat, to the look after the third.
     assert!((4..15).contains(&waited.as_secs()), "{waited:?}");
-    insert(&server, 2).await;
+    insert(&server, 2).await.unwrap();
     settled(&server, PATIENCE).await.unwrap();
     second.stop().await.unwrap();
     let restored = site.restored(&server, "restored", &["--latest"]).await.unwrap();
-    assert_eq!(held(&restored).await, "1 2");
+    assert_eq!(held(&restored).await.unwrap(), "1 2");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,7 +53,7 @@ async fn with_takeover_manual_silence_means_nothing() {
     let settings = "heartbeat = \"500ms\"\ntakeover = \"manual\"";
     let site = Site::ready(Place::Folder, &server, settings).await.unwrap();
     let mut first = site.run().unwrap();
-    backed_up(&mut first).await;
+    first.backed_up(PATIENCE).await.unwrap();
     let other = site.another().unwrap();
     let mut second = other.run().unwrap();
     second.until_phase("standby", PATIENCE).await.unwrap();
@@ -84,15 +61,15 @@ async fn with_takeover_manual_silence_means_nothing() {
     sleep(Duration::from_secs(6)).await;
     is_standby(&mut second).await;
     assert!(second.ready().await.unwrap().contains("takeover = \"manual\""));
-    assert_eq!(epochs(&site.repository()), 1);
+    assert_eq!(site.epochs().unwrap(), 1);
     assert!(second.stop().await.unwrap().success());
     let mut second = other.run_with(&["--take-over"]).unwrap();
     second.until_phase("streaming", PATIENCE).await.unwrap();
-    insert(&server, 1).await;
+    insert(&server, 1).await.unwrap();
     settled(&server, PATIENCE).await.unwrap();
     second.stop().await.unwrap();
     let restored = site.restored(&server, "restored", &["--latest"]).await.unwrap();
-    assert_eq!(held(&restored).await, "1");
+    assert_eq!(held(&restored).await.unwrap(), "1");
 }
 
 /// With a silence of 24 s nobody takes over by chance within these bounds.
@@ -103,7 +80,7 @@ async fn told_to_it_takes_over_at_once_and_a_release_hands_back() {
     let site = Site::ready(Place::Folder, &server, "heartbeat = \"8s\"").await.unwrap();
     let mut first = site.run().unwrap();
     let workload = Workload::start(&server, 2, 100).await.unwrap();
-    backed_up(&mut first).await;
+    first.backed_up(PATIENCE).await.unwrap();
     let other = site.another().unwrap();
     let mut second = other.run_with(&["--take-over"]).unwrap();
     let waited = second.until_phase("streaming", PATIENCE).await.unwrap();
@@ -114,7 +91,7 @@ async fn told_to_it_takes_over_at_once_and_a_release_hands_back() {
     // The old word is spent: the one that was fenced does not take back what was taken from it.
     sleep(Duration::from_secs(2)).await;
     is_standby(&mut first).await;
-    assert_eq!(epochs(&site.repository()), 2);
+    assert_eq!(site.epochs().unwrap(), 2);
 
     assert!(second.stop().await.unwrap().success());
     let waited = first.until_phase("streaming", PATIENCE).await.unwrap();
@@ -137,7 +114,7 @@ async fn a_zombie_is_fenced(place: Place) {
     let site = Site::ready(place, &server, "ack = \"remote\"\nheartbeat = \"1s\"").await.unwrap();
     let mut first = site.run().unwrap();
     let workload = timeout(PATIENCE, Workload::start(&server, 8, 0)).await.unwrap().unwrap();
-    backed_up(&mut first).await;
+    first.backed_up(PATIENCE).await.unwrap();
     let other = site.another().unwrap();
     let mut second = other.run().unwrap();
     second.until_phase("standby", PATIENCE).await.unwrap();
@@ -197,7 +174,7 @@ async fn a_copied_state_folder_starts_no_duel() {
     let site = Site::ready(Place::Folder, &server, "heartbeat = \"8s\"").await.unwrap();
     let mut first = site.run().unwrap();
     let workload = Workload::start(&server, 2, 100).await.unwrap();
-    backed_up(&mut first).await;
+    first.backed_up(PATIENCE).await.unwrap();
     let copy = site.another().unwrap();
     copy.copy_state(&site).unwrap();
     let mut second = copy.run().unwrap();
@@ -208,7 +185,7 @@ async fn a_copied_state_folder_starts_no_duel() {
     second.until("holdfast_source_connected", |is| is == 1.0, PATIENCE).await.unwrap();
     sleep(Duration::from_secs(3)).await;
     is_standby(&mut first).await;
-    assert_eq!(epochs(&site.repository()), 2);
+    assert_eq!(site.epochs().unwrap(), 2);
     workload.pause().await;
     settled(&server, PATIENCE).await.unwrap();
     let journal = workload.stop().await;
@@ -217,280 +194,4 @@ async fn a_copied_state_folder_starts_no_duel() {
     let restored = site.restored(&server, "restored", &["--latest"]).await.unwrap();
     let verdict = judge(&restored, &journal, Instant::now()).await.unwrap();
     assert!(verdict.acknowledged > 100 && verdict.lost.is_empty(), "{verdict:?}");
-}
-
-/// A copy of the disk, started with everything that production has. It may wait as long as production lives; told to take
-/// over, or once production is silent, it is found out by the bytes of its log.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_clone_with_productions_settings_takes_nothing() {
-    const SETTINGS: &str = "heartbeat = \"1s\"";
-    let production = Server::start(Major::V18).await.unwrap();
-    let site = Site::ready(Place::Folder, &production, SETTINGS).await.unwrap();
-    let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
-    insert(&production, 1).await;
-    let folder = production.new_folder("clone").unwrap();
-    production.clone_folder(&folder).await.unwrap();
-    insert(&production, 2).await;
-    production.sql("create table much as select generate_series(1, 1000)").await.unwrap();
-    settled(&production, PATIENCE).await.unwrap();
-    let clone = Server::adopt(Major::V18, &folder).await.unwrap();
-    insert(&clone, -2).await;
-    clone.sql("create table more as select generate_series(1, 9000)").await.unwrap();
-
-    let mut other = site.another().unwrap();
-    other.source("main", &clone.dsn(), SETTINGS).unwrap();
-    let mut stranger = other.run().unwrap();
-    stranger.until_phase("standby", PATIENCE).await.unwrap();
-    sleep(Duration::from_secs(5)).await;
-    is_standby(&mut stranger).await;
-    assert_eq!(epochs(&site.repository()), 1);
-    assert!(stranger.stop().await.unwrap().success());
-
-    let mut stranger = other.run_with(&["--take-over"]).unwrap();
-    let status = stranger.wait(PATIENCE).await.unwrap();
-    assert_eq!(status.code(), Some(4), "{}", stranger.log());
-    assert!(stranger.log().contains("it is a clone"), "{}", stranger.log());
-    insert(&production, 3).await;
-    settled(&production, PATIENCE).await.unwrap();
-
-    sidecar.kill();
-    let slot = "select restart_lsn || ' ' || active from pg_replication_slots";
-    let before = production.value(slot).await.unwrap();
-    let mut stranger = other.run().unwrap();
-    let status = stranger.wait(PATIENCE).await.unwrap();
-    assert_eq!(status.code(), Some(4), "{}", stranger.log());
-    assert_eq!(production.value(slot).await.unwrap(), before);
-    let mut sidecar = site.run().unwrap();
-    insert(&production, 4).await;
-    settled(&production, PATIENCE).await.unwrap();
-    assert_eq!(sidecar.metrics().await.unwrap().get("holdfast_gaps"), Some(0.0));
-    is_streaming(&mut sidecar).await;
-    sidecar.stop().await.unwrap();
-    let restored = site.restored(&production, "restored", &["--latest"]).await.unwrap();
-    assert_eq!(held(&restored).await, "1 2 3 4");
-}
-
-async fn is_streaming(sidecar: &mut Sidecar) {
-    sidecar.until_phase("streaming", Duration::ZERO).await.unwrap();
-}
-
-/// A copy for tests, restored and promoted, with production's settings: it waits as long as production lives.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_promoted_copy_waits_while_production_lives() {
-    let production = Server::start(Major::V18).await.unwrap();
-    let site = Site::ready(Place::Folder, &production, "heartbeat = \"1s\"").await.unwrap();
-    let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
-    insert(&production, 1).await;
-    settled(&production, PATIENCE).await.unwrap();
-    let copy = site.restored(&production, "copy", &["--latest"]).await.unwrap();
-    insert(&copy, -2).await;
-    let mut other = site.another().unwrap();
-    other.source("main", &copy.dsn(), "heartbeat = \"1s\"").unwrap();
-    let mut stranger = other.run().unwrap();
-    stranger.until_phase("standby", PATIENCE).await.unwrap();
-    insert(&production, 2).await;
-    sleep(Duration::from_secs(5)).await;
-    is_standby(&mut stranger).await;
-    assert_eq!(epochs(&site.repository()), 1);
-    assert!(stranger.stop().await.unwrap().success());
-    settled(&production, PATIENCE).await.unwrap();
-    sidecar.stop().await.unwrap();
-    let restored = site.restored(&production, "restored", &["--latest"]).await.unwrap();
-    assert_eq!(held(&restored).await, "1 2");
-}
-
-/// Another cluster is refused by name until somebody says that it is meant; then both lives can be restored.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_cluster_is_a_lineage_only_when_told_so() {
-    let old = Server::start(Major::V17).await.unwrap();
-    let mut site = Site::ready(Place::Folder, &old, "").await.unwrap();
-    let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
-    insert(&old, 1).await;
-    let moment = old.value("select to_char(now() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')");
-    let moment = moment.await.unwrap();
-    insert(&old, 2).await;
-    settled(&old, PATIENCE).await.unwrap();
-    sidecar.stop().await.unwrap();
-
-    let new = Server::start(Major::V18).await.unwrap();
-    insert(&new, 100).await;
-    site.source("main", &new.dsn(), "").unwrap();
-    let name = new.system_identifier().await.unwrap().to_string();
-    let mut sidecar = site.run().unwrap();
-    let status = sidecar.wait(PATIENCE).await.unwrap();
-    assert_eq!(status.code(), Some(4), "{}", sidecar.log());
-    let said = sidecar.log();
-    assert!(said.contains(&name) && said.contains("holdfast source adopt"), "{said}");
-    let (code, said) = site.says(["check", "main"]).await.unwrap();
-    assert!(code == 2 && said.contains(&name) && said.contains("holdfast source adopt main"), "{said}");
-    assert_eq!(new.value("select count(*) from pg_replication_slots").await.unwrap(), "0");
-    assert_eq!(epochs(&site.repository()), 1);
-
-    let said = site.holdfast(["source", "adopt", "main", "--identity", "id.key"]).await.unwrap();
-    assert!(said.contains(&name), "{said}");
-    let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
-    insert(&new, 101).await;
-    settled(&new, PATIENCE).await.unwrap();
-    sidecar.stop().await.unwrap();
-    let restored = site.restored(&new, "new", &["--latest"]).await.unwrap();
-    assert_eq!(held(&restored).await, "100 101");
-    let restored = site.restored(&old, "old", &["--at", &moment]).await.unwrap();
-    assert_eq!(held(&restored).await, "1");
-    // Where none reaches, each says why.
-    let never =
-        ["restore", "main", "--identity", "id.key", "--target", "never", "--at", "2020-01-01T00:00:00Z"];
-    let (code, said) = site.says(never).await.unwrap();
-    let lineage = old.system_identifier().await.unwrap().to_string();
-    assert!(code == 3 && said.contains(&lineage), "{said}");
-    let restored = site.restored(&old, "named", &["--latest", "--lineage", &lineage]).await.unwrap();
-    assert_eq!(held(&restored).await, "1 2");
-}
-
-/// Has the standby replayed all that the primary flushed?
-async fn replayed(standby: &Server, primary: &Server) {
-    let lsn = primary.value("select pg_current_wal_flush_lsn()").await.unwrap();
-    let query = format!("select pg_last_wal_replay_lsn() >= '{lsn}'");
-    standby.wait_for(&query, PATIENCE).await.unwrap();
-}
-
-/// Cuts a standby off its primary, so that the two can part.
-async fn cut_off(standby: &Server) {
-    standby.sql("alter system set primary_conninfo = ''").await.unwrap();
-    standby.sql("select pg_reload_conf()").await.unwrap();
-    standby.wait_for("select count(*) = 0 from pg_stat_wal_receiver", PATIENCE).await.unwrap();
-}
-
-/// B7: after the fork both servers write the same segment of the log, each its own bytes.
-async fn both_ends_of_a_fork_are_kept(major: Major) {
-    let old = Server::start(Options::new(major).set("wal_keep_size", "256MB")).await.unwrap();
-    let site = Site::ready(Place::Folder, &old, "").await.unwrap();
-    let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
-    let new = Server::standby_of(&old, "standby").await.unwrap();
-    insert(&old, 1).await;
-    replayed(&new, &old).await;
-    cut_off(&new).await;
-    let fork = old.value("select pg_walfile_name(pg_current_wal_lsn())").await.unwrap();
-    insert(&old, -2).await;
-    settled(&old, PATIENCE).await.unwrap();
-    assert_eq!(old.value("select pg_walfile_name(pg_current_wal_lsn())").await.unwrap(), fork);
-    sidecar.stop().await.unwrap();
-    new.promote().await.unwrap();
-    insert(&new, 2).await;
-
-    let mut other = site.another().unwrap();
-    other.source("main", &new.dsn(), "").unwrap();
-    let mut sidecar = other.run().unwrap();
-    insert(&new, 3).await;
-    sidecar.until_phase("streaming", PATIENCE).await.unwrap();
-    sidecar.until_says("were never part of the new one", PATIENCE).await.unwrap();
-    settled(&new, PATIENCE).await.unwrap();
-    assert_eq!(sidecar.metrics().await.unwrap().get("holdfast_gaps"), Some(0.0));
-    sidecar.stop().await.unwrap();
-    let restored = site.restored(&new, "new", &["--latest"]).await.unwrap();
-    assert_eq!(held(&restored).await, "1 2 3");
-    let plan = ["restore", "main", "--identity", "id.key", "--target", "plan", "--latest", "--plan"];
-    let said = site.holdfast(plan).await.unwrap();
-    assert!(said.contains("timeline 1 behind"), "{said}");
-    let restored = site.restored(&old, "old", &["--latest", "--timeline", "1"]).await.unwrap();
-    assert_eq!(held(&restored).await, "-2 1");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn both_ends_of_a_fork_are_kept_13() {
-    both_ends_of_a_fork_are_kept(Major::V13).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn both_ends_of_a_fork_are_kept_18() {
-    both_ends_of_a_fork_are_kept(Major::V18).await;
-}
-
-/// The primary dies under load and its standby takes its place; clients and sidecar find it by themselves.
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_acknowledged_is_lost_in_a_promotion() {
-    let options = Options::new(Major::V18).set("wal_keep_size", "256MB");
-    let both = options.clone().set("synchronous_standby_names", "FIRST 2 (standby, holdfast)");
-    let mut old = Server::start(both).await.unwrap();
-    let ours = options.set("synchronous_standby_names", "holdfast");
-    let new = Server::standby_with(&old, "standby", ours).await.unwrap();
-    let folders = format!("{},{}", old.socket_folder().display(), new.socket_folder().display());
-    let hosts = format!("host={folders} port={},{} user=postgres dbname=postgres", old.port(), new.port());
-    let mut site = Site::ready(Place::Folder, &old, "").await.unwrap();
-    let primary = format!("{hosts} target_session_attrs=primary");
-    site.source("main", &primary, "ack = \"remote\"").unwrap();
-    let mut sidecar = site.run().unwrap();
-    let writable = format!("{hosts} target_session_attrs=read-write");
-    let workload = Workload::start_at(&old, &writable, 8, 0);
-    let workload = timeout(PATIENCE, workload).await.unwrap().unwrap();
-    backed_up(&mut sidecar).await;
-    workload.until(300, PATIENCE).await.unwrap();
-    old.kill();
-    let before = workload.journal();
-    new.promote().await.unwrap();
-    let so_far = workload.journal().acknowledged();
-    let more = workload.until(so_far + 300, PATIENCE).await;
-    more.unwrap_or_else(|cause| panic!("{cause}\n{}", sidecar.log()));
-    let attached = new.value("select count(*) from pg_stat_replication where application_name = 'holdfast'");
-    assert_eq!(attached.await.unwrap(), "1");
-    assert_eq!(sidecar.metrics().await.unwrap().get("holdfast_gaps"), Some(0.0));
-    drop(new);
-    sidecar.kill();
-    let end = Instant::now();
-    let journal = workload.stop().await;
-    for (client, told) in &before.clients {
-        // The clients asked the new primary what it holds.
-        assert!(journal.clients[client].last_acknowledged() >= told.last_acknowledged(), "client {client}");
-    }
-    let restored = site.restored(&old, "restored", &["--latest"]).await.unwrap();
-    let verdict = judge(&restored, &journal, end).await.unwrap();
-    assert!(verdict.acknowledged >= 600 && verdict.lost.is_empty(), "{verdict:?}");
-}
-
-/// A11: a standby was promoted by accident and followed for a moment; then the true primary is to be followed again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stray_timeline_is_explained() {
-    let primary = Server::start(Options::new(Major::V18).set("wal_keep_size", "256MB")).await.unwrap();
-    let site = Site::ready(Place::Folder, &primary, "").await.unwrap();
-    let mut sidecar = site.run().unwrap();
-    backed_up(&mut sidecar).await;
-    let stray = Server::standby_of(&primary, "standby").await.unwrap();
-    insert(&primary, 1).await;
-    replayed(&stray, &primary).await;
-    cut_off(&stray).await;
-    insert(&primary, 2).await;
-    settled(&primary, PATIENCE).await.unwrap();
-    sidecar.stop().await.unwrap();
-    stray.promote().await.unwrap();
-    insert(&stray, -1).await;
-    let mut other = site.another().unwrap();
-    other.source("main", &stray.dsn(), "").unwrap();
-    let mut sidecar = other.run().unwrap();
-    sidecar.until_phase("streaming", PATIENCE).await.unwrap();
-    settled(&stray, PATIENCE).await.unwrap();
-    sidecar.stop().await.unwrap();
-
-    insert(&primary, 3).await;
-    let mut sidecar = site.run().unwrap();
-    let status = sidecar.wait(PATIENCE).await.unwrap();
-    assert_eq!(status.code(), Some(4), "{}", sidecar.log());
-    let said = sidecar.log();
-    assert!(said.contains("timeline 1, at") && said.contains("timeline 2, at"), "{said}");
-
-    // Who restores is told of both lines before the first byte, and has both.
-    let plan = ["restore", "main", "--identity", "id.key", "--target", "plan", "--latest", "--plan"];
-    let said = site.holdfast(plan).await.unwrap();
-    let explained = said.lines().any(|line| line.starts_with("not followed") && line.contains("timeline 1"));
-    assert!(explained, "{said}");
-    let said = site.holdfast(plan.into_iter().chain(["--timeline", "1"])).await.unwrap();
-    let explained = said.lines().any(|line| line.starts_with("not followed") && line.contains("timeline 2"));
-    assert!(explained, "{said}");
-    let restored = site.restored(&primary, "true", &["--latest", "--timeline", "1"]).await.unwrap();
-    assert_eq!(held(&restored).await, "1 2");
-    let restored = site.restored(&stray, "stray", &["--latest"]).await.unwrap();
-    assert_eq!(held(&restored).await, "-1 1");
 }
