@@ -59,16 +59,16 @@ pub(crate) async fn stream(tools: &Tools, ring: &SourceRing, identity: &Identity
     let stream = Stream { source: tools.source, lineage };
     let content = ring.content(&tools.source_key)?;
     let adopted = content.lineages.contains(&identity.text);
-    let refused = || {
+    let refused = |known: &str| {
         Error::lost_lineage(format!(
-            "the source says it is «{}», which is not the one this stream was written from. If it was replaced on \
-             purpose (a major upgrade, a new cluster), run `holdfast source adopt`; if not, the configuration \
-             points at the wrong server",
+            "the source says it is «{}», which is not the one this stream was written from, «{known}». If it was \
+             replaced on purpose (a major upgrade, a new cluster), run `holdfast source adopt`; if not, the \
+             configuration points at the wrong server",
             identity.text
         ))
     };
-    if !adopted && !content.lineages.is_empty() {
-        return Err(refused());
+    if !adopted && let Some(newest) = content.lineages.last() {
+        return Err(refused(newest));
     }
     let name = stream.lineage_record();
     let range = Range::Part { from: 0, length: RECORD_MAX as u64 + 1 };
@@ -79,8 +79,10 @@ pub(crate) async fn stream(tools: &Tools, ring: &SourceRing, identity: &Identity
         }
         return Ok(stream);
     }
-    if !adopted && has_other_lineage(tools, stream).await? {
-        return Err(refused());
+    if !adopted && let Some(other) = other_lineage(tools, stream).await? {
+        let bytes = tools.sink.read(&other.lineage_record(), range).await?;
+        let known = bytes.and_then(|bytes| LineageRecord::open(&tools.source_key, other, &bytes).ok());
+        return Err(refused(&known.map_or_else(|| other.lineage.to_string(), |record| record.identity)));
     }
     let origin = if adopted { Origin::Adopted { by: "source adopt".to_owned() } } else { Origin::FirstStart };
     let record = LineageRecord { identity: identity.text.clone(), created: tools.clock.wall(), origin };
@@ -93,15 +95,17 @@ pub(crate) async fn stream(tools: &Tools, ring: &SourceRing, identity: &Identity
     Ok(stream)
 }
 
-/// Is there a lineage of this source beside `stream`? Skips from folder to folder.
-async fn has_other_lineage(tools: &Tools, stream: Stream) -> Result<bool> {
+/// A lineage of this source beside `stream`, if there is one. Skips from folder to folder.
+async fn other_lineage(tools: &Tools, stream: Stream) -> Result<Option<Stream>> {
     let prefix = format!("{}/", tools.source);
     let mut after: Option<String> = None;
     loop {
         let page = tools.sink.list(&prefix, after.as_deref(), 1).await?;
-        let Some(entry) = page.entries.first() else { return Ok(false) };
+        let Some(entry) = page.entries.first() else { return Ok(None) };
         match entry.name.parse()? {
-            Name::Lineage(other) | Name::Epoch { stream: other, .. } if other != stream => return Ok(true),
+            Name::Lineage(other) | Name::Epoch { stream: other, .. } if other != stream => {
+                return Ok(Some(other));
+            }
             _ => {}
         }
         let folder =
@@ -110,7 +114,7 @@ async fn has_other_lineage(tools: &Tools, stream: Stream) -> Result<bool> {
             return Err(Error::corrupt(format!("«{}» lies where it does not belong", entry.name)));
         };
         if folder != "holds" && folder != "ring" && format!("{prefix}{folder}/") != stream.prefix() {
-            return Ok(true);
+            return Ok(Some(Stream { source: tools.source, lineage: folder.parse()? }));
         }
         after = Some(format!("{prefix}{folder}/{AFTER_ALL}"));
     }
