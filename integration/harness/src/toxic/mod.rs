@@ -34,6 +34,8 @@ use crate::{
 pub struct Passed {
     pub requests: u64,
     pub puts: u64,
+    /// Requests to remove something, whatever they were answered.
+    pub removals: u64,
     /// Body bytes to the store and from it.
     pub up: u64,
     pub down: u64,
@@ -45,6 +47,7 @@ struct Shared {
     bandwidth: Arc<Bandwidth>,
     requests: AtomicU64,
     puts: AtomicU64,
+    removals: AtomicU64,
     up: Arc<AtomicU64>,
     down: Arc<AtomicU64>,
 }
@@ -129,6 +132,7 @@ impl Toxic {
         Passed {
             requests: read(&self.shared.requests),
             puts: read(&self.shared.puts),
+            removals: read(&self.shared.removals),
             up: read(&self.shared.up),
             down: read(&self.shared.down),
         }
@@ -156,6 +160,11 @@ async fn answer(
     shared.requests.fetch_add(1, Ordering::Relaxed);
     if request.method() == hyper::Method::PUT {
         shared.puts.fetch_add(1, Ordering::Relaxed);
+    }
+    let batch = request.method() == hyper::Method::POST
+        && request.uri().query().is_some_and(|query| query.split('&').any(|part| part.starts_with("delete")));
+    if batch || request.method() == hyper::Method::DELETE {
+        shared.removals.fetch_add(1, Ordering::Relaxed);
     }
     let verdict = {
         let mut rules = shared.rules.lock().unwrap_or_else(PoisonError::into_inner);
