@@ -246,7 +246,7 @@ async fn nothing_acknowledged_is_lost_in_a_promotion() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stray_timeline_is_explained() {
     let primary = Server::start(Options::new(Major::V18).set("wal_keep_size", "256MB")).await.unwrap();
-    let site = Site::ready(Place::Folder, &primary, "").await.unwrap();
+    let mut site = Site::ready(Place::Folder, &primary, "").await.unwrap();
     let mut sidecar = site.run().unwrap();
     sidecar.backed_up(PATIENCE).await.unwrap();
     let stray = Server::standby_of(&primary, "standby").await.unwrap();
@@ -271,6 +271,22 @@ async fn a_stray_timeline_is_explained() {
     assert_eq!(status.code(), Some(4), "{}", sidecar.log());
     let said = sidecar.log();
     assert!(said.contains("timeline 1, at") && said.contains("timeline 2, at"), "{said}");
+    // The way that it names: nothing tells the two apart but what they wrote, so they are two sources.
+    assert!(said.contains("holdfast source add"), "{said}");
+    site.source("again", &primary.dsn(), "").unwrap();
+    site.holdfast(["source", "add", "again", "--identity", "id.key"]).await.unwrap();
+    let mut sidecar = site.run_with(&["again"]).unwrap();
+    sidecar.backed_up(PATIENCE).await.unwrap();
+    settled(&primary, PATIENCE).await.unwrap();
+    sidecar.stop().await.unwrap();
+    let target = site.home().join("again").to_string_lossy().into_owned();
+    site.holdfast(["restore", "again", "--latest", "--identity", "id.key", "--target", &target])
+        .await
+        .unwrap();
+    let mut restored = Server::adopt(Major::V18, target.as_ref()).await.unwrap();
+    restored.wait_for("select not pg_is_in_recovery()", PATIENCE).await.unwrap();
+    assert_eq!(held(&restored).await.unwrap(), "1 2 3");
+    restored.kill();
 
     // Who restores is told of both lines before the first byte, and has both.
     let plan = ["restore", "main", "--identity", "id.key", "--target", "plan", "--latest", "--plan"];
