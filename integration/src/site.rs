@@ -180,6 +180,20 @@ impl Site {
         Ok(command)
     }
 
+    /// `holdfast ARGUMENTS` as a line for a shell: for a machine that sees the same files.
+    pub fn line<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<String> {
+        let command = self.command(arguments)?;
+        let quoted = |text: &std::ffi::OsStr| format!("'{}'", text.to_string_lossy().replace('\'', "'\\''"));
+        let mut line = format!("cd {} && env", quoted(self.home.path().as_os_str()));
+        for (name, value) in command.get_envs() {
+            line.push_str(&format!(" {}={}", name.to_string_lossy(), quoted(value.unwrap_or_default())));
+        }
+        for word in std::iter::once(command.get_program()).chain(command.get_args()) {
+            line.push_str(&format!(" {}", quoted(word)));
+        }
+        Ok(line)
+    }
+
     /// Runs a command to its end, whatever it says.
     pub async fn output<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<Output> {
         let mut command = self.command(arguments)?;
