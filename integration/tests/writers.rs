@@ -31,7 +31,7 @@ async fn after_three_silent_heartbeats_the_standby_takes_over() {
     let mut second = other.run().unwrap();
     second.until_phase("standby", PATIENCE).await.unwrap();
     // A writer with nothing to write lives, too.
-    sleep(Duration::from_secs(9)).await;
+    sleep(Duration::from_secs(7)).await;
     is_standby(&mut second).await;
     assert!(second.ready().await.unwrap().contains("another writer has the stream"));
     assert_eq!(site.epochs().unwrap(), 1);
