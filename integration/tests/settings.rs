@@ -158,6 +158,61 @@ async fn in_the_file() {
     all_are_refused(&site, mistakes).await;
 }
 
+/// Values that cannot be: the sentence names the key, or the variable that set it.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_values() {
+    let server = Server::start(Major::V18).await.unwrap();
+    let site = Site::ready(Place::Folder, &server, "").await.unwrap();
+    let good = good(&site);
+    let line = |what, line: &str, words: &[&str]| Mistake::line(what, &good, line, words);
+    let swap = |what, from: &str, to: &str, words: &[&str]| Mistake::swap(what, &good, from, to, words);
+    let set = |what, variable, value: &str, words: &[&str]| {
+        let mut mistake = Mistake::elsewhere(what, &good, words).set(variable, value);
+        mistake.words.push(variable.to_owned());
+        mistake
+    };
+    let process =
+        |what, line: &str, words: &[&str]| swap(what, "[process]\n", &format!("[process]\n{line}\n"), words);
+    let id = good.lines().find(|line| line.starts_with("id = ")).unwrap();
+    let mistakes = vec![
+        swap("misspelt dsn", "\ndsn =", "\ndns =", &["[source.main]", "«dns»", "did you mean «dsn»"]),
+        swap("misspelt key_file", "\nkey_file =", "\nkeyfile =", &["«keyfile»", "did you mean «key_file»"]),
+        swap("misspelt url", "\nurl =", "\nulr =", &["[repository]", "«ulr»", "did you mean «url»"]),
+        line(
+            "unit in words",
+            "max_lag = \"1 minute\"",
+            &["«max_lag»", "[source.main]", "1 minute", "\"5min\""],
+        ),
+        line("no unit", "heartbeat = \"20\"", &["«heartbeat»", "«20»", "\"1s\""]),
+        line("a number for a time", "max_lag = 1", &["«max_lag»", "string"]),
+        line("negative time", "shutdown_grace = \"-1s\"", &["«shutdown_grace»", "«-1s»"]),
+        line("negative size", "base_backup_rate = \"-5MB\"", &["«base_backup_rate»", "«-5MB»", "\"10MB\""]),
+        line("size too large", "max_slot_lag = \"99999999TiB\"", &["«max_slot_lag»", "99999999TiB"]),
+        process("memory negative", "memory = \"-1GiB\"", &["«memory»", "«-1GiB»"]),
+        process("memory too small", "memory = \"1MiB\"", &["memory in [process]", "1 MiB", "64 MiB"])
+            .run(&["run"]),
+        process("memory as a word", "memory = \"much\"", &["«memory»", "«much»"]),
+        process("wrong log", "log = \"xml\"", &["«log»", "xml", "json"]),
+        line("wrong ack", "ack = \"sync\"", &["«ack»", "sync", "remote"]),
+        line("wrong takeover", "takeover = \"never\"", &["«takeover»", "never", "manual"]),
+        line("wrong standby", "standby = \"maybe\"", &["«standby»", "maybe", "refuse"]),
+        line("a word for yes", "merge = \"yes\"", &["«merge»", "boolean"]),
+        swap("wrong kind", "\"postgres\"", "\"mysql\"", &["«kind»", "mysql", "postgres"]),
+        swap(
+            "no repository id",
+            id,
+            "id = \"prod\"",
+            &["«id»", "[repository]", "prod", "64 hexadecimal digits"],
+        ),
+        set("environment: no boolean", "HOLDFAST_SOURCE__MAIN__MERGE", "perhaps", &["boolean"]),
+        set("environment: no time", "HOLDFAST_SOURCE__MAIN__HEARTBEAT", "soon", &["«soon»", "\"1s\""]),
+        set("environment: no unit", "HOLDFAST_PROCESS__STOP_GRACE", "10", &["string"]),
+        set("environment: no size", "HOLDFAST_PROCESS__MEMORY", "much", &["«much»", "\"64MiB\""]),
+        set("environment: no key", "HOLDFAST_SOURCE__MAIN__HARTBEAT", "1s", &["did you mean «heartbeat»"]),
+    ];
+    all_are_refused(&site, mistakes).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn in_keys_and_folders() {
     let server = Server::start(Major::V18).await.unwrap();
