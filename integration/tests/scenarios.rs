@@ -13,7 +13,7 @@ use holdfast_harness::{
     Major, Options, S3Local, Server, User, process,
     toxic::{Fault, Rule, Toxic, away},
 };
-use holdfast_integration::{Place, Sidecar, Site, Workload, judge, settled};
+use holdfast_integration::{Place, Site, Workload, judge, settled};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
@@ -21,10 +21,6 @@ use tokio::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn base_backup(sidecar: &mut Sidecar) {
-    sidecar.until("holdfast_base_backup_age_seconds", |age| age >= 0.0, PATIENCE).await.unwrap();
-}
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
@@ -44,7 +40,7 @@ async fn the_last_row_is_there(major: Major) {
     server.sql("set synchronous_commit = local; create table t(i int)").await.unwrap();
     let site = Site::ready(Place::Folder, &server, "ack = \"remote\"").await.unwrap();
     let mut sidecar = site.run().unwrap();
-    base_backup(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     tokio::time::timeout(PATIENCE, server.sql("insert into t values (1)")).await.unwrap().unwrap();
     sleep(Duration::from_millis(100)).await;
     server.kill();
@@ -73,7 +69,7 @@ async fn idle_costs_next_to_nothing() {
     let toxic = Toxic::before(store.store()).unwrap();
     let site = Site::ready(Place::S3(toxic.store().clone()), &server, "").await.unwrap();
     let mut sidecar = site.run().unwrap();
-    base_backup(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     settled(&server, PATIENCE).await.unwrap();
     sleep(Duration::from_secs(3)).await;
     let (requests, cpu) = (toxic.passed().requests, process::cpu_time(sidecar.pid()).unwrap());
@@ -97,7 +93,7 @@ async fn told_to_slow_down_it_lags_and_loses_nothing() {
     toxic.set(rules);
     let mut sidecar = site.run().unwrap();
     let workload = Workload::start(&server, 4, 100).await.unwrap();
-    base_backup(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     sleep(Duration::from_secs(15)).await;
     let slowed = sidecar.metrics().await.unwrap().get("holdfast_store_slow_down_total").unwrap();
     assert!(slowed > 5.0, "{slowed}");
@@ -133,7 +129,7 @@ async fn replay_is_answered_from_a_local_queue() {
     let mut toxic = Toxic::before(store.store()).unwrap();
     let site = Site::ready(Place::S3(toxic.store().clone()), &server, "").await.unwrap();
     let mut sidecar = site.run().unwrap();
-    base_backup(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     server
         .sql("create table t as select md5(i::text) || md5((-i)::text) m from generate_series(1, 500000) i")
         .await
@@ -189,9 +185,8 @@ async fn one_database_comes_back_by_a_scratch_cluster() {
     other.batch_execute("create table t(i int)").await.unwrap();
     let site = Site::ready(Place::Folder, &server, "").await.unwrap();
     let mut sidecar = site.run().unwrap();
-    base_backup(&mut sidecar).await;
-    let before = server.value("select pg_create_restore_point('before')").await;
-    before.unwrap();
+    sidecar.backed_up(PATIENCE).await.unwrap();
+    server.sql("select pg_create_restore_point('before')").await.unwrap();
     app.batch_execute("delete from t").await.unwrap();
     other.batch_execute("insert into t values (7)").await.unwrap();
     settled(&server, PATIENCE).await.unwrap();
@@ -239,7 +234,7 @@ async fn a_base_backup_names_its_limit() {
     assert_eq!(metrics.get("holdfast_base_backup_age_seconds"), None);
     assert!(metrics.get("holdfast_at_risk_bytes").unwrap() > 0.0);
     toxic.bandwidth(None);
-    base_backup(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     let metrics = sidecar.metrics().await.unwrap();
     let waited = |side: &str| {
         metrics
@@ -262,7 +257,7 @@ async fn nothing_readable_is_written() {
     let site = Site::ready(Place::Folder, &server, "").await.unwrap();
     server.sql("create table legible_table as select 'legible contents ' || i as legible_column from generate_series(1, 100) i").await.unwrap();
     let mut sidecar = site.run().unwrap();
-    base_backup(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     for row in 0..10 {
         server
             .sql(&format!("insert into legible_table values ('legible contents, too {row}')"))
@@ -309,7 +304,7 @@ async fn check_knows_clusters_and_keys() {
     let server = Server::start(Major::V18).await.unwrap();
     let mut site = Site::ready(Place::Folder, &server, "").await.unwrap();
     let mut sidecar = site.run().unwrap();
-    base_backup(&mut sidecar).await;
+    sidecar.backed_up(PATIENCE).await.unwrap();
     assert!(sidecar.stop().await.unwrap().success());
 
     // G7: nobody but owner and group.
