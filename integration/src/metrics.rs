@@ -18,18 +18,7 @@ pub struct Metrics(String);
 
 impl Metrics {
     pub async fn read(port: u16) -> Result<Self> {
-        let reading = async {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-            let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-            stream.write_all(request).await?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text).await?;
-            Ok::<_, std::io::Error>(text)
-        };
-        let text = tokio::time::timeout(Duration::from_secs(5), reading)
-            .await
-            .context("/metrics does not answer")??;
-        Ok(Self(text))
+        page(port, "/metrics").await.map(Self)
     }
 
     /// The value of a metric whose line begins with `name`: a bare name, or one with labels. The largest, when there
@@ -48,6 +37,20 @@ impl Metrics {
     pub fn text(&self) -> &str {
         &self.0
     }
+}
+
+/// One page that a sidecar serves, with its head.
+pub(crate) async fn page(port: u16, path: &str) -> Result<String> {
+    let reading = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok::<_, std::io::Error>(text)
+    };
+    let read = tokio::time::timeout(Duration::from_secs(5), reading).await;
+    Ok(read.with_context(|| format!("{path} does not answer"))??)
 }
 
 /// Reads one metric again and again until dropped.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use holdfast_harness::process::{self, Guard};
 use rustix::process::Signal;
 
-use crate::Metrics;
+use crate::{Metrics, metrics::page};
 
 /// Killed with its owner.
 pub struct Sidecar {
@@ -73,6 +73,41 @@ impl Sidecar {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Waits until a base backup is finished and durable.
+    pub async fn backed_up(&mut self, patience: Duration) -> Result<()> {
+        self.until("holdfast_base_backup_age_seconds", |age| age >= 0.0, patience).await.map(drop)
+    }
+
+    /// Waits until source `main` is in a phase (`streaming`, `standby`, …); how long it took.
+    pub async fn until_phase(&mut self, phase: &str, patience: Duration) -> Result<Duration> {
+        let began = Instant::now();
+        let name = format!("holdfast_phase{{source=\"main\",phase=\"{phase}\"}}");
+        self.until(&name, |is| is == 1.0, patience).await?;
+        Ok(began.elapsed())
+    }
+
+    /// Waits until its log holds `text`.
+    pub async fn until_says(&mut self, text: &str, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while !self.log().contains(text) {
+            let ended = self.guard.ended()?;
+            if ended.is_some() && self.log().contains(text) {
+                break;
+            }
+            if ended.is_some() || Instant::now() > deadline {
+                let log = process::tail(&self.log(), 30);
+                bail!("holdfast run never said «{text}» ({ended:?}, {patience:?}):\n{log}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// What `/readyz` says: for each source its phase, and why.
+    pub async fn ready(&self) -> Result<String> {
+        page(self.port, "/readyz").await
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use holdfast_harness::{Server, Store, User, process};
+use holdfast_harness::{Server, Store, User, copy_folder, process};
 use tempfile::TempDir;
 
 use crate::{Sidecar, program};
@@ -67,6 +67,12 @@ impl Site {
         }
         other.write_settings()?;
         Ok(other)
+    }
+
+    /// Makes this host's state a copy of the other's, as a cloned disk would: instance id and all.
+    pub fn copy_state(&self, from: &Self) -> Result<()> {
+        let sockets = |path: &Path| path.extension().is_some_and(|extension| extension == "sock");
+        copy_folder(&from.home.path().join("state"), &self.home.path().join("state"), &sockets)
     }
 
     /// Writes (or replaces) a source's section.
@@ -137,6 +143,19 @@ impl Site {
         }
     }
 
+    /// How many claims were ever made in the repository's folder.
+    pub fn epochs(&self) -> Result<usize> {
+        fn below(folder: &Path) -> Result<usize> {
+            let mut count = 0;
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                count += if path.is_dir() { below(&path)? } else { usize::from(folder.ends_with("epochs")) };
+            }
+            Ok(count)
+        }
+        below(&self.repository())
+    }
+
     /// Changes where the store is reached (through a proxy, say); commands and sidecars started later see it.
     pub fn move_to(&mut self, place: Place) -> Result<()> {
         self.place = place;
@@ -161,12 +180,35 @@ impl Site {
         Ok(command)
     }
 
+    /// `holdfast ARGUMENTS` as a line for a shell: for a machine that sees the same files.
+    pub fn line<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<String> {
+        let command = self.command(arguments)?;
+        let quoted = |text: &std::ffi::OsStr| format!("'{}'", text.to_string_lossy().replace('\'', "'\\''"));
+        let mut line = format!("cd {} && env", quoted(self.home.path().as_os_str()));
+        for (name, value) in command.get_envs() {
+            line.push_str(&format!(" {}={}", name.to_string_lossy(), quoted(value.unwrap_or_default())));
+        }
+        for word in std::iter::once(command.get_program()).chain(command.get_args()) {
+            line.push_str(&format!(" {}", quoted(word)));
+        }
+        Ok(line)
+    }
+
     /// Runs a command to its end, whatever it says.
     pub async fn output<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<Output> {
         let mut command = self.command(arguments)?;
         command.stdin(Stdio::null());
         let output = tokio::task::spawn_blocking(move || command.output()).await?;
         output.context("holdfast could not be started")
+    }
+
+    /// Runs a command to its end: its exit code, and all that it said on stdout and stderr.
+    pub async fn says<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<(i32, String)> {
+        let output = self.output(arguments).await?;
+        let code = output.status.code().with_context(|| format!("holdfast ended with {}", output.status))?;
+        let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said.push_str(&String::from_utf8_lossy(&output.stderr));
+        Ok((code, said))
     }
 
     /// Runs a command that must succeed; what it printed on stdout.
@@ -191,9 +233,12 @@ impl Site {
     }
 
     pub fn run_with(&self, arguments: &[&str]) -> Result<Sidecar> {
-        let log = self.home.path().join("run.log");
-        let command = self.command(std::iter::once("run").chain(arguments.iter().copied()))?;
-        Sidecar::start(command, &log)
+        self.run_as(self.command(std::iter::once("run").chain(arguments.iter().copied()))?)
+    }
+
+    /// Starts a `holdfast run` of the caller's making (with an environment of its own, say).
+    pub fn run_as(&self, command: Command) -> Result<Sidecar> {
+        Sidecar::start(command, &self.home.path().join("run.log"))
     }
 
     /// Restores source `main` into a new folder below the site's and gives its path. `wish` is `["--latest"]` and such.

@@ -51,8 +51,13 @@ impl FromStr for Timestamp {
     fn from_str(text: &str) -> Result<Self> {
         match text.parse::<jiff::Timestamp>() {
             Ok(time) => Ok(Self(time.as_microsecond())),
-            Err(_) if text.parse::<jiff::civil::DateTime>().is_ok() => Err(Error::configure(format!(
-                "the time «{text}» has no offset, so it is no definite moment: write {text}Z for UTC, or add one such as +02:00"
+            Err(_) if !text.contains('[') && text.parse::<jiff::civil::DateTime>().is_ok() => {
+                Err(Error::configure(format!(
+                    "the time «{text}» has no offset, so it is no definite moment: write {text}Z for UTC, or add one such as +02:00"
+                )))
+            }
+            Err(_) if names_zone(text) => Err(Error::configure(format!(
+                "the time «{text}» names a zone and no offset, so it is no definite moment: when the clocks of a zone change, a local time does not exist or comes twice. Write the offset that you mean, as in 2026-11-30T14:05:00+01:00"
             ))),
             Err(cause) => {
                 Err(Error::configure(format!("«{text}» is no time: write it like 2026-11-30T14:05:00+01:00"))
@@ -60,6 +65,15 @@ impl FromStr for Timestamp {
             }
         }
     }
+}
+
+/// A local time with a zone's name behind it, in brackets or after a blank.
+fn names_zone(text: &str) -> bool {
+    let local = |(local, zone): (&str, &str)| {
+        zone.starts_with(|first: char| first.is_alphabetic())
+            && local.parse::<jiff::civil::DateTime>().is_ok()
+    };
+    text.split_once('[').is_some_and(local) || text.rsplit_once(' ').is_some_and(local)
 }
 
 #[cfg(test)]
@@ -70,6 +84,11 @@ mod tests {
     fn a_time_needs_an_offset() {
         let error = "2026-03-29T02:30:00".parse::<Timestamp>().unwrap_err();
         assert!(error.to_string().contains("offset"), "{error}");
+        for named in ["2026-03-29T02:30:00[Europe/Paris]", "2026-03-29 02:30 Europe/Paris"] {
+            let error = named.parse::<Timestamp>().unwrap_err();
+            assert!(error.to_string().contains("does not exist"), "{error}");
+        }
+        assert!(!names_zone("2026-03-29 02:30:00") && !names_zone("some time"));
         let time: Timestamp = "2026-11-30T14:05:00.25+01:00".parse().unwrap();
         assert_eq!(time.to_string(), "2026-11-30T13:05:00.25Z");
     }

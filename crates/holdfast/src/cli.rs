@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     about = "Continuous, encrypted backup of the databases and volumes of a bare-metal cluster",
     after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 the moment cannot be restored or a thing is \
 missing; 4 another writer owns the stream, or the source is another one; 5 damaged bytes; 6 source or store out of reach. \
+run: 0 when it was told to stop (SIGTERM, SIGINT), even if the store did not answer: what is not settled stays with the source. \
 wal-fetch: 0 delivered, 1 not there, 126 an error (Postgres stops instead of promoting)."
 )]
 pub struct Cli {

@@ -158,6 +158,7 @@ impl Config {
             let source = Source::parse(&name, table, &laid)?;
             sources.insert(name, source);
         }
+        distinct(&sources)?;
         Ok(Self { repository, process, sources })
     }
 
@@ -201,6 +202,26 @@ impl Source {
         pipeline.max_lag = postgres.max_lag;
         Ok(Self { common, pipeline, postgres })
     }
+}
+
+/// Two sources of one key would fence each other, two of one slot take turns at it.
+fn distinct(sources: &BTreeMap<String, Source>) -> Result<()> {
+    for (at, (name, source)) in sources.iter().enumerate() {
+        for (other, earlier) in sources.iter().take(at) {
+            if source.common.key_file == earlier.common.key_file {
+                return Err(Error::configure(format!(
+                    "[source.{other}] and [source.{name}] have the same key_file: each source has a key of its own, made by «holdfast source add»"
+                )));
+            }
+            let slot = source.postgres.slot_for(name);
+            if source.postgres.dsn == earlier.postgres.dsn && slot == earlier.postgres.slot_for(other) {
+                return Err(Error::configure(format!(
+                    "[source.{other}] and [source.{name}] follow one server by one slot, {slot}: leave one of them out, or give one another name in «slot»"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Names appear in commands, slots and metric labels.
@@ -264,7 +285,11 @@ fn known(table: &Table, names: &[&str], at: &str) -> Result<()> {
 pub fn hint(given: &str, names: &[&str]) -> String {
     names
         .iter()
-        .map(|name| (strsim::jaro_winkler(given, name), name))
+        // Two letters that changed places are one slip, in short names too.
+        .map(|name| match strsim::osa_distance(given, name) {
+            0..=1 => (1.0, name),
+            _ => (strsim::jaro_winkler(given, name), name),
+        })
         .filter(|(likeness, _)| *likeness > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| format!(" (did you mean «{name}»?)"))
@@ -347,6 +372,7 @@ mod tests {
         assert!(swap("\ndsn =", "\n# dsn =").contains("[source.main] needs the key «dsn»"));
         assert!(swap("merge = true", "merge = 1").contains("«merge» in [source.main]"));
         assert!(swap("path_style = true", "path_style = 1").contains("«s3.path_style» in [repository]"));
+        assert!(swap("\nurl =", "\nulr =").contains("did you mean «url»"));
         assert!(swap("secret_key_file =", "secret_keyfile =").contains("did you mean «secret_key_file»"));
         assert!(swap("state_dir =", "statedir =").contains("did you mean «state_dir»"));
         assert!(swap("[source.main]", "[sources.main]").contains("did you mean «source»"));
@@ -357,6 +383,12 @@ mod tests {
         assert!(refused("[repository]\nid = \"\"\n").contains("repository"));
         assert!(refused("repository = 1\n").contains("section"));
         assert!(refused("x = [").contains("TOML"));
+        let twice = |more: &str| refused(&format!("{SAMPLE}\n[source.other]\nkind = \"postgres\"\n{more}\n"));
+        let dsn = "dsn = \"host=/run/postgresql user=holdfast\"";
+        let said = twice(&format!("key_file = \"/etc/holdfast/other.key\"\n{dsn}\nslot = \"holdfast_main\""));
+        assert!(said.contains("[source.main] and [source.other]") && said.contains("slot"), "{said}");
+        let said = twice("key_file = \"/etc/holdfast/main.key\"\ndsn = \"host=other\"");
+        assert!(said.contains("the same key_file"), "{said}");
     }
 
     #[test]

@@ -183,6 +183,15 @@ fn of_source(page: &mut Page, source: &Watched, clock: &Clock) {
         name,
         health.base_backup.taken as f64,
     );
+    let waits = [("source", health.base_backup.source_wait), ("store", health.base_backup.store_wait)];
+    for (side, waited) in waits {
+        page.gauge(
+            "holdfast_base_backup_waited_seconds",
+            "How long the running or last base backup waited for the server's bytes, and for the store to take them: the larger one is its limit.",
+            &[("source", source.name.as_str()), ("for", side)],
+            waited.as_secs_f64(),
+        );
+    }
     page.gauge(
         "holdfast_base_backup_failed",
         "1 when the last try failed.",

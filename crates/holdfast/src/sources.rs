@@ -80,7 +80,7 @@ impl Followed {
         let source_key = keys::source_key(&source.common.key_file)?;
         if source_key.repo != config.id()? {
             return Err(Error::configure(format!(
-                "the key file of «{name}» belongs to repository {}, the settings name {}",
+                "the key file of «{name}» belongs to repository {}, the settings name {}: correct id in [repository], or key_file in [source.{name}]",
                 source_key.repo,
                 config.id()?
             )));

@@ -80,6 +80,12 @@ async fn connect(
         Some(("file", path)) => path,
         Some(("s3", rest)) => {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() {
+                return Err(Error::configure(format!(
+                    "url = \"{}\" in [repository] names no bucket: write s3://bucket/prefix",
+                    repository.url
+                )));
+            }
             let mut settings = repository.s3.clone();
             bucket.clone_into(&mut settings.bucket);
             prefix.clone_into(&mut settings.prefix);

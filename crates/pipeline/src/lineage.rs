@@ -18,11 +18,19 @@ pub(crate) async fn stream(tools: &Tools, repository: &Repository, identity: &Id
     let lineage = lineage_id(&tools.source_key, tools.repo, tools.source, &identity.text);
     let stream = Stream { source: tools.source, lineage };
     let content = repository.source_ring(tools.source).await?.content(&tools.source_key)?;
-    if !content.accepts(&identity.text, lineage, &repository.lineage_ids(tools.source).await?) {
+    let known = repository.lineage_ids(tools.source).await?;
+    if !content.accepts(&identity.text, lineage, &known) {
+        let known = match (content.lineages.last(), known.last()) {
+            (Some(adopted), _) => adopted.clone(),
+            (None, Some(other)) => {
+                identity_of(tools, Stream { source: tools.source, lineage: *other }).await?
+            }
+            (None, None) => "another".to_owned(),
+        };
         return Err(Error::lost_lineage(format!(
-            "the source says it is «{}», which is not the one this stream was written from. If it was replaced on \
-             purpose (a major upgrade, a new cluster), run `holdfast source adopt`; if not, the configuration \
-             points at the wrong server",
+            "the source says it is «{}», which is not the one this stream was written from, «{known}». If it was \
+             replaced on purpose (a major upgrade, a new cluster), run `holdfast source adopt`; if not, the \
+             configuration points at the wrong server",
             identity.text
         )));
     }
@@ -54,4 +62,12 @@ pub(crate) async fn stream(tools: &Tools, repository: &Repository, identity: &Id
         LineageRecord::open(&tools.source_key, stream, &bytes)?;
     }
     Ok(stream)
+}
+
+/// What the source of a lineage calls itself; its number where the record cannot be read.
+async fn identity_of(tools: &Tools, other: Stream) -> Result<String> {
+    let range = Range::Part { from: 0, length: RECORD_MAX as u64 + 1 };
+    let bytes = tools.sink.read(&other.lineage_record(), range).await?;
+    let record = bytes.and_then(|bytes| LineageRecord::open(&tools.source_key, other, &bytes).ok());
+    Ok(record.map_or_else(|| other.lineage.to_string(), |record| record.identity))
 }

@@ -118,8 +118,8 @@ impl Link {
     /// Lets go of the connection, not of what the source keeps for us; stays closed until [`Self::unpark`].
     pub async fn close(&mut self) {
         let state = std::mem::replace(&mut self.state, Standing::Parked);
-        let Standing::Open { follower, settler } = state else { return };
-        drop(follower);
+        // The follower holds the connection that the good-bye goes over.
+        let Standing::Open { follower: _follower, settler } = state else { return };
         if let Some(settler) = settler
             && let Some(Err(error)) = self.tools.clock.timeout(CLOSE, settler.close()).await
         {

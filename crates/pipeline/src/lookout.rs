@@ -24,6 +24,7 @@ pub(crate) struct Lookout {
     source: SourceId,
     access: Access,
     epoch: Epoch,
+    create_only: bool,
     /// Generation of the ring whose recipients we seal to.
     ring: u64,
     at: Instant,
@@ -33,9 +34,21 @@ pub(crate) struct Lookout {
 }
 
 impl Lookout {
-    pub fn new(repository: Repository, access: Access, epoch: Epoch, ring: u64, now: Instant) -> Self {
-        let source = access.stream.source;
-        Self { repository, source, access, epoch, ring, at: now + LOOK_EVERY, work: None, above: None }
+    pub fn new(
+        repository: Repository,
+        access: Access,
+        epoch: Epoch,
+        create_only: bool,
+        ring: u64,
+        now: Instant,
+    ) -> Self {
+        let (source, at) = (access.stream.source, now + LOOK_EVERY);
+        Self { repository, source, access, epoch, create_only, ring, at, work: None, above: None }
+    }
+
+    /// Looks at once.
+    pub fn hurry(&mut self, now: Instant) {
+        self.at = now;
     }
 
     /// When [`Self::tick`] is to be called again at the latest.
@@ -79,17 +92,27 @@ impl Lookout {
     }
 
     /// Why we should roll to a new epoch, if we should.
-    pub fn judge(&mut self, looked: Looked, now: Instant) -> Option<String> {
+    ///
+    /// # Errors
+    /// `Fenced` by any epoch above ours where the store tells a fenced writer no other way.
+    pub fn judge(&mut self, looked: Looked, now: Instant) -> Result<Option<String>> {
+        if let Some(above) = looked.above.filter(|_| !self.create_only) {
+            return Err(overtaken(above));
+        }
         if let Some(ring) = looked.ring.filter(|ring| *ring > self.ring) {
-            return Some(format!("ring generation {ring} has other recipients"));
+            return Ok(Some(format!("ring generation {ring} has other recipients")));
         }
         self.above = match (looked.above, self.above) {
             (Some(above), Some((known, since))) if above == known => Some((above, since)),
             (Some(above), _) => Some((above, now)),
             (None, _) => None,
         };
-        let (above, since) = self.above?;
-        let idle = now.saturating_duration_since(since) >= IDLE_CLAIM;
-        idle.then(|| format!("epoch {above} was claimed above ours and does nothing"))
+        let idle = self.above.filter(|(_, since)| now.saturating_duration_since(*since) >= IDLE_CLAIM);
+        Ok(idle.map(|(above, _)| format!("epoch {above} was claimed above ours and does nothing")))
     }
+}
+
+/// What a writer above ours means.
+pub(crate) fn overtaken(above: Epoch) -> Error {
+    Error::fenced(format!("epoch {above} stands above ours: another writer took over"))
 }

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use holdfast_core::{Cursor, Epoch, Error, Instant, Result, Settler};
 use holdfast_repo::chain::Access;
 
-use crate::{ledger::Ledger, link::Link, parts::Tools};
+use crate::{ledger::Ledger, link::Link, lookout::overtaken, parts::Tools};
 
 /// A settle that lists first (R7) is made at most so often, unless somebody waits.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
@@ -95,9 +95,7 @@ impl Settling {
             // R7: the creates that this settle covers have come back; only now the list means something.
             match access.epochs_above(epoch).await?.last() {
                 None => Ok(Settled::Alone { number, cursor }),
-                Some(above) => {
-                    Err(Error::fenced(format!("epoch {above} stands above ours: another writer took over")))
-                }
+                Some(above) => Err(overtaken(*above)),
             }
         }));
         Ok(())

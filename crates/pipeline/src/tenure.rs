@@ -122,7 +122,7 @@ impl Tenure {
             link: Link::new(tools.clone(), gate.clone(), table.clone()),
             merging: Merging::new(tools.clone(), access.clone(), epoch),
             settling: Settling::new(tools.clone(), access.clone(), epoch),
-            lookout: Lookout::new(repository, access.clone(), epoch, ring, now),
+            lookout: Lookout::new(repository, access.clone(), epoch, tools.create_only, ring, now),
             _gate: gate,
             catalog_at: (epoch, 0),
             unshown: None,
@@ -177,7 +177,7 @@ impl Tenure {
                 packed = self.packer.step() => packed?,
                 merged = self.merging.step() => merged?,
                 looked = self.lookout.step() => {
-                    if let Some(why) = self.lookout.judge(looked?, self.tools.clock.now()) {
+                    if let Some(why) = self.lookout.judge(looked?, self.tools.clock.now())? {
                         self.end(End::Roll(why))?;
                     }
                 }
@@ -242,6 +242,10 @@ impl Tenure {
             self.extra.push(clocks);
         }
         if self.heartbeat_at().is_some_and(|at| at <= now) {
+            if !self.tools.create_only && !self.link.has_settler() {
+                // Nothing is settled now, and so nothing listed (R7); such a store tells a fenced writer no other way.
+                self.lookout.hurry(now);
+            }
             if self.batcher.is_empty() {
                 self.seal(Composed::default(), None, 0, 0, false)?
             } else {

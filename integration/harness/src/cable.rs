@@ -14,6 +14,8 @@ use crate::backstage::{Line, Listening};
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     hanging: bool,
+    /// Lines made before this many strandings carry nothing any more.
+    stranded: u64,
     delay: Duration,
 }
 
@@ -68,6 +70,11 @@ impl Cable {
         self.state.send_modify(|state| state.hanging = false);
     }
 
+    /// The lines of now stay open and carry nothing any more, as behind a firewall that forgot them; new ones work.
+    pub fn strand(&self) {
+        self.state.send_modify(|state| state.stranded += 1);
+    }
+
     /// Each read of either side is passed on this much later.
     pub fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
@@ -75,15 +82,20 @@ impl Cable {
 }
 
 async fn join(client: Box<dyn Line>, server: TcpStream, state: watch::Receiver<State>) {
+    let made = state.borrow().stranded;
     let (client_reads, client_writes) = tokio::io::split(client);
     let (server_reads, server_writes) = server.into_split();
-    tokio::join!(pump(client_reads, server_writes, state.clone()), pump(server_reads, client_writes, state));
+    tokio::join!(
+        pump(client_reads, server_writes, state.clone(), made),
+        pump(server_reads, client_writes, state, made)
+    );
 }
 
 async fn pump(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     mut state: watch::Receiver<State>,
+    made: u64,
 ) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
@@ -91,7 +103,7 @@ async fn pump(
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        if state.wait_for(|state| !state.hanging).await.is_err() {
+        if state.wait_for(|state| !state.hanging && state.stranded == made).await.is_err() {
             return;
         }
         if to.write_all(buffer.get(..count).unwrap_or_default()).await.is_err() {

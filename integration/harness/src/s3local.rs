@@ -13,8 +13,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::{
     S3Request, S3Result,
     access::S3Access,
-    auth::SimpleAuth,
+    auth::{S3Auth, SecretKey},
     dto::PutObjectInput,
+    s3_error,
     service::{S3Service, S3ServiceBuilder},
 };
 use tempfile::TempDir;
@@ -34,6 +35,7 @@ pub enum Conditions {
 pub struct S3Local {
     store: Store,
     objects: PathBuf,
+    keys: Keys,
     _folder: Option<TempDir>,
     _listening: Listening,
 }
@@ -76,7 +78,8 @@ impl S3Local {
         std::fs::create_dir_all(&objects)?;
         let system = s3s_fs::FileSystem::new(root).map_err(|cause| anyhow::anyhow!("s3s-fs: {cause:?}"))?;
         let mut builder = S3ServiceBuilder::new(system);
-        builder.set_auth(SimpleAuth::from_single(store.access_key.clone(), store.secret_key.clone()));
+        let keys = Keys(Arc::new(Mutex::new((store.access_key.clone(), store.secret_key.clone()))));
+        builder.set_auth(keys.clone());
         if conditions == Conditions::Ignored {
             builder.set_access(Careless);
         }
@@ -93,16 +96,39 @@ impl S3Local {
             }
         })?;
         store.endpoint = format!("{scheme}:{}", listening.port());
-        Ok(Self { store, objects, _folder: folder, _listening: listening })
+        Ok(Self { store, objects, keys, _folder: folder, _listening: listening })
     }
 
     pub fn store(&self) -> &Store {
         &self.store
     }
 
+    /// Other credentials count from now on, and those of before no more.
+    pub fn accept_only(&mut self, access_key: &str, secret_key: &str) {
+        access_key.clone_into(&mut self.store.access_key);
+        secret_key.clone_into(&mut self.store.secret_key);
+        *self.keys.0.lock().unwrap_or_else(PoisonError::into_inner) =
+            (access_key.to_owned(), secret_key.to_owned());
+    }
+
     /// The folder in which object `a/b` is the file `a/b`.
     pub fn objects(&self) -> &Path {
         &self.objects
+    }
+}
+
+/// The one pair that is accepted now.
+#[derive(Clone)]
+struct Keys(Arc<Mutex<(String, String)>>);
+
+#[async_trait::async_trait]
+impl S3Auth for Keys {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        let (accepted, secret) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if access_key != accepted {
+            return Err(s3_error!(InvalidAccessKeyId, "these credentials are over"));
+        }
+        Ok(SecretKey::from(secret.clone()))
     }
 }
 

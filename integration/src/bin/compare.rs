@@ -10,8 +10,8 @@ use holdfast_harness::process;
 use holdfast_integration::{
     Place, Site,
     compare::{
-        Figure, PgBackRest, Scale, StoreProcess, backlog, base, bulk, commit, kills, quiet, replay, risk,
-        serve,
+        Figure, PgBackRest, Scale, StoreProcess, backlog, base, bulk, commit, kills, many, quiet, replay,
+        risk, serve,
     },
 };
 
@@ -64,10 +64,17 @@ async fn command() -> Result<()> {
                 return tokio::task::spawn_blocking(move || serve(Path::new(&root))).await?;
             }
             "--list" => {
-                for name in
-                    [risk::NAME, commit::NAME, commit::BESIDE, kills::NAME, quiet::IDLE, quiet::SHUTDOWN]
-                        .into_iter()
-                        .chain(BULK)
+                for name in [
+                    risk::NAME,
+                    commit::NAME,
+                    commit::BESIDE,
+                    kills::NAME,
+                    many::NAME,
+                    quiet::IDLE,
+                    quiet::SHUTDOWN,
+                ]
+                .into_iter()
+                .chain(BULK)
                 {
                     println!("{name}");
                 }
@@ -121,6 +128,11 @@ async fn run(wanted: &Wanted) -> Result<Vec<Figure>> {
     if wanted.any(&[kills::NAME]) {
         eprintln!("kills");
         figures.extend(kills::measure(&mut store, scale).await?);
+        store.empty()?;
+    }
+    if wanted.any(&[many::NAME]) {
+        eprintln!("many relations");
+        figures.extend(many::measure(&mut store, scale).await?);
         store.empty()?;
     }
     if wanted.any(&[quiet::IDLE]) {

@@ -7,6 +7,7 @@ pub mod bulk;
 pub mod commit;
 mod figure;
 pub mod kills;
+pub mod many;
 mod pgbackrest;
 pub mod quiet;
 pub mod replay;

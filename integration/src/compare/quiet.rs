@@ -11,13 +11,13 @@ use crate::{Place, Workload};
 pub const IDLE: &str = "idle for 10 minutes";
 pub const SHUTDOWN: &str = "fast shutdown of the primary with holdfast attached; store reachable / not";
 
-/// Ten minutes, divided by at least ten: the requests are counted for the whole.
+/// Ten minutes, or a part of them: the requests are counted for the whole.
 pub async fn idle(store: &mut StoreProcess, scale: Scale) -> Result<Vec<Figure>> {
     store.delay(Duration::ZERO)?;
     let (_server, _site, sidecar) = commit::started(Place::S3(store.away()), "").await?;
     // The tail of the start is stored and merged by then.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let time = Duration::from_secs(if scale.divisor() == 1 { 120 } else { 60 });
+    let time = scale.time(Duration::from_secs(600));
     let (cpu, passed) = (process::cpu_time(sidecar.pid()).unwrap_or_default(), store.passed()?);
     tokio::time::sleep(time).await;
     let cpu = process::cpu_time(sidecar.pid()).unwrap_or_default().saturating_sub(cpu);

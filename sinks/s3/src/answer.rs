@@ -261,6 +261,13 @@ where
             ": the store's certificate is not trusted; name its authority in `ca_file`, or correct `endpoint`",
         );
     }
+    // What rustls makes of a first answer that is no TLS.
+    if chain.contains("InvalidContentType") {
+        return (
+            Act::Configure,
+            ": what answers there speaks no TLS; correct `endpoint` (http:// or another port)",
+        );
+    }
     match error {
         SdkError::ConstructionFailure(_) => {
             (Act::Configure, ": the request could not be made; correct `endpoint`, `bucket` or `prefix`")

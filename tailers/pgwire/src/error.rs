@@ -24,6 +24,7 @@ impl SqlState {
     pub const CANNOT_CONNECT_NOW: Self = Self(*b"57P03");
     /// Page checksums failed during a base backup.
     pub const DATA_CORRUPTED: Self = Self(*b"XX001");
+    pub const FEATURE_NOT_SUPPORTED: Self = Self(*b"0A000");
     pub const INTERNAL_ERROR: Self = Self(*b"XX000");
 
     /// `None` unless `text` is five ASCII letters or digits.

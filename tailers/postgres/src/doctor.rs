@@ -65,16 +65,17 @@ async fn look(
     let mut connection = match Connection::open(config, clock).await {
         Ok(connection) => connection,
         Err(cause) => {
-            let error = Error::from(cause);
-            findings.add(
-                "replication connection",
-                Verdict::Bad,
-                format!(
-                    "not possible: {}. The user needs the attribute REPLICATION (ALTER ROLE … REPLICATION), pg_hba.conf a \
-                     line whose database is «replication» for it, and the server wal_level = replica",
-                    error.chain()
-                ),
-            );
+            let advice = match cause.server() {
+                Some(_) => {
+                    "The user needs the attribute REPLICATION (ALTER ROLE … REPLICATION), pg_hba.conf a line whose \
+                     database is «replication» for it, and the server wal_level = replica"
+                }
+                None => {
+                    "Does the server run and listen there? Else correct «dsn»: its host, port, password or TLS settings"
+                }
+            };
+            let sentence = format!("not possible: {}. {advice}", Error::from(cause).chain());
+            findings.add("replication connection", Verdict::Bad, sentence);
             return Ok(());
         }
     };

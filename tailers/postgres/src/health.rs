@@ -1,6 +1,9 @@
 //! What metrics and `status` show of a source, kept by the tailer as it goes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use holdfast_core::Timestamp;
 use serde::Serialize;
@@ -49,6 +52,10 @@ pub struct BaseHealth {
     pub sent: u64,
     pub total: Option<u64>,
     pub files: u64,
+    /// How long the running or last backup waited for the server's next bytes, and how long for a place to put them:
+    /// the larger one is what limits it (F8).
+    pub source_wait: Duration,
+    pub store_wait: Duration,
     pub last_ended: Option<Timestamp>,
     /// Why the last try failed.
     pub failure: Option<String>,

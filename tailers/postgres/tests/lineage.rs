@@ -76,7 +76,7 @@ async fn the_old_timeline_is_finished_first(major: Major) {
     }
 }
 
-on!(the_old_timeline_is_finished_first: failover_13 V13, failover_15 V15, failover_18 V18);
+on!(the_old_timeline_is_finished_first: failover_13 V13, failover_14 V14, failover_15 V15, failover_16 V16, failover_17 V17, failover_18 V18);
 
 /// The server itself is promoted while it is followed: one follower goes on, across the switch.
 async fn a_switch_while_following(major: Major) {
@@ -108,7 +108,7 @@ async fn a_switch_while_following(major: Major) {
     assert_eq!(fresh.branch(), Branch(2));
 }
 
-on!(a_switch_while_following: switch_13 V13, switch_14 V14, switch_16 V16, switch_18 V18);
+on!(a_switch_while_following: switch_13 V13, switch_14 V14, switch_15 V15, switch_16 V16, switch_17 V17, switch_18 V18);
 
 async fn refused(tail: Tail, settings: Settings) -> String {
     match tail.again(settings).await {
@@ -167,12 +167,13 @@ async fn others_are_recognised(major: Major) {
 on!(others_are_recognised: others_13 V13, others_18 V18);
 
 /// A14: by policy.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_is_refused_when_told_so() {
-    let primary = Server::start(Major::V18).await.unwrap();
+async fn a_standby_is_refused_when_told_so(major: Major) {
+    let primary = Server::start(major).await.unwrap();
     let standby = Server::standby_of(&primary, "standby").await.unwrap();
     let mut strict = settings(&standby);
     strict.standby = StandbyPolicy::Refuse;
     let cause = Tail::resume(tailer(strict), None, MemoryContent::default()).await.err().unwrap();
     assert!(cause.is_passing() && cause.to_string().contains("standby"), "{cause}");
 }
+
+on!(a_standby_is_refused_when_told_so: refused_13 V13, refused_18 V18);

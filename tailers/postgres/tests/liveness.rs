@@ -65,7 +65,7 @@ async fn shutdown_with_a_store(major: Major) {
     assert!(cause.to_string().contains("shut down"), "{cause}");
 }
 
-on!(shutdown_with_a_store: shutdown_13 V13, shutdown_15 V15, shutdown_18 V18);
+on!(shutdown_with_a_store: shutdown_13 V13, shutdown_14 V14, shutdown_15 V15, shutdown_16 V16, shutdown_17 V17, shutdown_18 V18);
 
 /// A13, store out of reach: the connection is dropped after `shutdown_grace`, by a task that needs nobody to poll.
 async fn shutdown_without_a_store(major: Major, polled: bool) {
@@ -161,7 +161,7 @@ async fn commits_wait_for_us(major: Major) {
     tokio::time::timeout(Duration::from_secs(5), commit).await.expect("the commit was not released").unwrap();
 }
 
-on!(commits_wait_for_us: remote_13 V13, remote_16 V16, remote_18 V18);
+on!(commits_wait_for_us: remote_13 V13, remote_14 V14, remote_15 V15, remote_16 V16, remote_17 V17, remote_18 V18);
 
 /// A server that counts on us although we are asynchronous is noticed and served as if remote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,7 +111,7 @@ async fn lost_without_bytes(major: Major) {
         .unwrap();
 }
 
-on!(lost_without_bytes: only_slot_13 V13, only_slot_16 V16, only_slot_18 V18);
+on!(lost_without_bytes: only_slot_13 V13, only_slot_14 V14, only_slot_15 V15, only_slot_16 V16, only_slot_17 V17, only_slot_18 V18);
 
 /// A3: somebody made the slot anew, ahead of us; it is not trusted as a place to go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -140,6 +140,14 @@ async fn check_source(name: &str, config: &Config, reader: Option<&Reader>, line
         let ring = reader.repository.source_ring(known.id).await?;
         let sentence = format!("of source {}, sealed to {} recipients", known.id, ring.recipients.len());
         lines.add(name, "key file", State::Good, sentence);
+        if known.content.name != name {
+            let sentence = format!(
+                "{} holds the key of source «{}»: set key_file in [source.{name}] to the key of «{name}»",
+                source.common.key_file.display(),
+                known.content.name
+            );
+            lines.add(name, "key file", State::Bad, sentence);
+        }
         let lineages = reader.repository.lineage_ids(known.id).await?;
         if let Some(identity) = lines.take(name, "connection", tailer.identity().await) {
             let own = lineage_id(&known.key, known.repo, known.id, &identity.text);

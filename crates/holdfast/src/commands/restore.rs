@@ -202,15 +202,20 @@ async fn resolve(
         Err(error) => error,
     };
     // «Latest» of an older life is not what anybody means by it.
-    if args.lineage.is_none() && matches!(wish, Wish::Time(_) | Wish::Name(_)) {
-        for lineage in opened.lineages.iter().rev().skip(1) {
-            let Some(view) = opened.view_of(lineage).await? else { continue };
-            if let Ok(moment) = restorer.resolve(wish, &view).await {
-                return Ok((view, moment));
+    if args.lineage.is_some() || !matches!(wish, Wish::Time(_) | Wish::Name(_)) {
+        return Err(first);
+    }
+    let mut answers = first.chain();
+    for lineage in opened.lineages.iter().rev().skip(1) {
+        let Some(view) = opened.view_of(lineage).await? else { continue };
+        match restorer.resolve(wish, &view).await {
+            Ok(moment) => return Ok((view, moment)),
+            Err(error) => {
+                answers += &format!("; of the older lineage {}: {}", lineage.record.identity, error.chain());
             }
         }
     }
-    Err(first)
+    Err(Error::new(first.act(), answers))
 }
 
 async fn place_hold(opened: &Opened) -> Result<Option<KeptHold>> {

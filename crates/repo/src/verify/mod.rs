@@ -77,7 +77,30 @@ pub async fn verify(view: &LineageView, level: Level, progress: &dyn Progress) -
             found.problems.push(Problem { what: damage.clone(), closes: Closes::Nothing });
         }
     }
+    found.problems = once(std::mem::take(&mut found.problems));
     Ok(found)
+}
+
+/// One damaged object is met by many rows: it is said once, with all that it closes.
+fn once(problems: Vec<Problem>) -> Vec<Problem> {
+    let mut kept: Vec<Problem> = Vec::new();
+    let mut places = std::collections::HashMap::new();
+    for problem in problems {
+        let place = *places.entry(problem.what.clone()).or_insert(kept.len());
+        match (kept.get_mut(place).map(|known| &mut known.closes), &problem.closes) {
+            (None, _) => kept.push(problem),
+            (Some(Closes::Checkpoints(known)), Closes::Checkpoints(more)) => {
+                for run in more {
+                    if !known.contains(run) {
+                        known.push(*run);
+                    }
+                }
+            }
+            (Some(Closes::Checkpoints(_)), _) | (Some(_), Closes::Nothing) => {}
+            (Some(known), _) => *known = problem.closes,
+        }
+    }
+    kept
 }
 
 /// Damage is an answer; other errors are not.

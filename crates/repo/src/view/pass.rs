@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::{Epoch, Error, RepoId, Result, Sink, Span};
+use holdfast_core::{Act, Epoch, Error, RepoId, Result, Sink, Span};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -90,17 +90,28 @@ fn key(text: &str) -> Result<Key> {
 }
 
 impl LineageView {
-    /// The keys that open the log along `path` and whatever its epochs write after it.
+    /// The keys that open the log along `path` and whatever is written after it. A later epoch whose object is
+    /// damaged does not close earlier moments: its key is left out.
     ///
     /// # Errors
-    /// `Configure` without an identity.
+    /// `Configure` without an identity; `Corrupt`, naming the epoch object, for an epoch of the path itself.
     pub async fn pass(&self, path: &[Span]) -> Result<Pass> {
         let mut data_keys = BTreeMap::new();
         for span in path {
             let Some((epoch, _)) = self.start(*span).await? else { continue };
+            let end = Span { from: span.to.saturating_sub(1), ..*span };
+            let last = match self.start(end).await {
+                Err(error) if error.act() == Act::Corrupt => None,
+                found => found?.map(|(epoch, _)| epoch),
+            };
             let mut tenure = self.chain().tenure(epoch).await?;
             while let Some(known) = tenure {
-                data_keys.insert(known.epoch, self.keys().get(known.epoch).await?);
+                match self.keys().get(known.epoch).await {
+                    Ok(key) => drop(data_keys.insert(known.epoch, key)),
+                    Err(error)
+                        if error.act() == Act::Corrupt && last.is_some_and(|last| known.epoch > last) => {}
+                    Err(error) => return Err(error),
+                }
                 tenure = self.chain().next_tenure(known.epoch).await?;
             }
         }

@@ -34,6 +34,8 @@ use crate::{
 pub struct Passed {
     pub requests: u64,
     pub puts: u64,
+    /// Requests to remove something, whatever they were answered.
+    pub removals: u64,
     /// Body bytes to the store and from it.
     pub up: u64,
     pub down: u64,
@@ -45,6 +47,7 @@ struct Shared {
     bandwidth: Arc<Bandwidth>,
     requests: AtomicU64,
     puts: AtomicU64,
+    removals: AtomicU64,
     up: Arc<AtomicU64>,
     down: Arc<AtomicU64>,
 }
@@ -129,6 +132,7 @@ impl Toxic {
         Passed {
             requests: read(&self.shared.requests),
             puts: read(&self.shared.puts),
+            removals: read(&self.shared.removals),
             up: read(&self.shared.up),
             down: read(&self.shared.down),
         }
@@ -157,6 +161,11 @@ async fn answer(
     if request.method() == hyper::Method::PUT {
         shared.puts.fetch_add(1, Ordering::Relaxed);
     }
+    let batch = request.method() == hyper::Method::POST
+        && request.uri().query().is_some_and(|query| query.split('&').any(|part| part.starts_with("delete")));
+    if batch || request.method() == hyper::Method::DELETE {
+        shared.removals.fetch_add(1, Ordering::Relaxed);
+    }
     let verdict = {
         let mut rules = shared.rules.lock().unwrap_or_else(PoisonError::into_inner);
         rules.judge(request.method(), request.uri())
@@ -169,7 +178,14 @@ async fn answer(
         Some(Fault::Silence) => std::future::pending().await,
         Some(Fault::Status(code)) => {
             drain(request.into_body()).await;
-            let name = if code == 503 { "SlowDown" } else { "InternalError" };
+            let name = match code {
+                301 => "PermanentRedirect",
+                400 => "AuthorizationHeaderMalformed",
+                403 => "AccessDenied",
+                404 => "NoSuchBucket",
+                503 => "SlowDown",
+                _ => "InternalError",
+            };
             let text = format!(
                 "<?xml version=\"1.0\"?><Error><Code>{name}</Code><Message>by rule</Message></Error>"
             );

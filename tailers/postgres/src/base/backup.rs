@@ -1,8 +1,8 @@
 //! One base backup, from BASE_BACKUP to a finished run.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use holdfast_core::{Bytes, Content, Error, Finished, Result, State};
+use holdfast_core::{Bytes, Clock, Content, Error, Finished, Instant, Result, State, text::show_duration};
 use holdfast_pgwire::{BackupEvent, BackupOptions, Connection, SqlState};
 
 use super::{
@@ -72,8 +72,11 @@ pub(super) async fn take(
         manifest_size: 0,
         mtime: began.micros() / 1_000_000,
     };
+    let mut pace = Pace { source: Duration::ZERO, store: Duration::ZERO, since: bases.clock.now() };
     let (end, end_timeline, damage) = loop {
-        match stream.next().await.map_err(broken)? {
+        let event = stream.next().await.map_err(broken)?;
+        pace.of_source(&bases.clock);
+        match event {
             BackupEvent::Start { .. } => return Err(Error::corrupt("a base backup begins twice")),
             BackupEvent::Archive { oid, .. } => taking.archive(oid)?,
             BackupEvent::Data(bytes) => taking.data(bytes).await?,
@@ -82,10 +85,14 @@ pub(super) async fn take(
             BackupEvent::Progress(_) => {}
             BackupEvent::End { end, timeline, damage } => break (Lsn(end.0), timeline, damage),
         }
+        pace.of_store(&bases.clock);
+        pace.report(bases);
     };
     let files = taking.finish().await?;
     let (taken, sent, count) = (files.taken, files.sent, files.count);
     let run = files.finish().await?;
+    pace.of_store(&bases.clock);
+    pace.report(bases);
     let suspect = damage.map(|error| error.to_string());
     if let Some(suspect) = &suspect {
         tracing::error!(
@@ -109,9 +116,45 @@ pub(super) async fn take(
         group_access,
         from_standby: facts.standby,
     };
-    tracing::info!(files = count, bytes = taken, sent, start = %body.start, end = %body.end, "a base backup ended");
+    let limit = if pace.store > pace.source { "the store" } else { "the server" };
+    let (source, store) = (show_duration(pace.source), show_duration(pace.store));
+    tracing::info!(
+        files = count, bytes = taken, sent, start = %body.start, end = %body.end,
+        "a base backup ended; it waited {source} for the server and {store} for the store: its limit was {limit}"
+    );
     let (begin, serves) = (place(body.timeline, body.start), place(body.end_timeline, body.end));
     run.finish(begin, serves, bases.clock.wall(), suspect, body.encode()?).await
+}
+
+/// What a backup waits for.
+struct Pace {
+    source: Duration,
+    store: Duration,
+    since: Instant,
+}
+
+impl Pace {
+    fn lap(&mut self, clock: &Clock) -> Duration {
+        let since = std::mem::replace(&mut self.since, clock.now());
+        self.since.duration_since(since)
+    }
+
+    fn of_source(&mut self, clock: &Clock) {
+        let lap = self.lap(clock);
+        self.source += lap;
+    }
+
+    fn of_store(&mut self, clock: &Clock) {
+        let lap = self.lap(clock);
+        self.store += lap;
+    }
+
+    fn report(&self, bases: &Bases) {
+        bases.health.change(|health| {
+            health.base_backup.source_wait = self.source;
+            health.base_backup.store_wait = self.store;
+        });
+    }
 }
 
 /// What a failure of the server in the middle means.

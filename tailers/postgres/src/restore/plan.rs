@@ -4,7 +4,7 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use holdfast_core::{
-    Checkpoint, Error, Moment, PackId, Plan, PlanSummary, Progress, Report, Result, View,
+    Checkpoint, Error, Moment, PackId, Plan, PlanSummary, Progress, Report, Result, Span, View,
     text::{show_duration, show_size},
 };
 
@@ -258,7 +258,7 @@ fn show_version(version: u32) -> String {
     format!("{}.{}", version / 10_000, version % 10_000)
 }
 
-/// Timelines beside the one that is restored, with where they were forked (A11).
+/// Log beside the line that is restored: timelines with where they were forked (A11), and tails behind a fork (B7).
 fn strays(timelines: &Timelines, own: u32) -> Vec<String> {
     let Ok(line) = timelines.line(TimelineChoice::Number(own)) else { return Vec::new() };
     let show = |stray: super::timelines::Stray| match stray.fork {
@@ -269,5 +269,10 @@ fn strays(timelines: &Timelines, own: u32) -> Vec<String> {
         ),
         None => format!("timeline {}, whose history is not known", stray.timeline),
     };
-    timelines.strays(&line).into_iter().map(show).collect()
+    let tail = |tail: Span| {
+        let (from, to) = (Lsn(tail.from), Lsn(tail.to));
+        format!("timeline {} behind {from}, where it was left: it goes on to {to}", tail.branch.0)
+    };
+    let tails = timelines.tails(&line).into_iter().map(tail);
+    tails.chain(timelines.strays(&line).into_iter().map(show)).collect()
 }

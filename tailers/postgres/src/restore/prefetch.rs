@@ -285,13 +285,21 @@ impl Prefetcher {
         to: &Path,
     ) -> Result<bool> {
         self.newest = Some(number);
-        let mut ready = match self.ahead.remove(&number).filter(|ahead| ahead.timeline == timeline) {
-            // The last segment grows while a standby follows: what was read ahead of it may be old.
-            Some(ahead) if !self.session.follows || self.complete(source, number) => ahead,
-            _ => self.start(source, timeline, number),
-        };
+        let early = self.ahead.remove(&number).filter(|ahead| ahead.timeline == timeline);
+        // The last segment grows while a standby follows: what was read ahead of it may be old.
+        let early = early.filter(|_| !self.session.follows || self.complete(source, number));
+        let was_early = early.is_some();
+        let mut ready = early.unwrap_or_else(|| self.start(source, timeline, number));
         self.read_ahead();
-        let there = (&mut ready.task).await?;
+        let mut there = (&mut ready.task).await?;
+        if was_early && there.is_err() {
+            // What kept it from being read then may be over by now.
+            fs::remove_file(&ready.file).ok();
+            self.forget_ahead();
+            ready = self.start(source, timeline, number);
+            self.read_ahead();
+            there = (&mut ready.task).await?;
+        }
         match there {
             Ok(true) => {
                 let (file, to) = (ready.file, to.to_owned());
@@ -347,6 +355,12 @@ impl Prefetcher {
             source.write(timeline, number, &path).await
         });
         Ahead { timeline, file, task }
+    }
+
+    fn forget_ahead(&mut self) {
+        for ahead in std::mem::take(&mut self.ahead).into_values() {
+            fs::remove_file(&ahead.file).ok();
+        }
     }
 
     /// Ends all reading and empties the spool.

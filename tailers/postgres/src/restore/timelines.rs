@@ -204,6 +204,17 @@ impl Timelines {
             .collect()
     }
 
+    /// Log of the line's own timelines that lies behind where the line leaves them: the tail of a primary that was
+    /// lost in a failover, or of the true one when a standby was promoted by accident.
+    pub fn tails(&self, line: &Line) -> Vec<Span> {
+        let tail = |part: &Part| {
+            let (end, held) = (part.to?.0, self.held.get(&part.timeline)?);
+            let to = held.iter().map(|span| span.to).max().filter(|to| *to > end)?;
+            Some(Span { branch: branch(part.timeline), from: end, to })
+        };
+        line.parts.iter().filter_map(tail).collect()
+    }
+
     /// The history file of `timeline` as a server holds it: its own, or the part of a descendant's that says
     /// the same.
     pub fn file(&self, timeline: u32) -> Option<Bytes> {
@@ -331,6 +342,7 @@ mod tests {
         assert_eq!(line.ending(0x300), Place { branch: branch(1), position: 0x300 });
         assert_eq!(line.ending(0x301), Place { branch: branch(2), position: 0x301 });
         assert!(!line.holds(Place { branch: branch(1), position: 0x301 }), "cut at the switch");
+        assert_eq!(all.tails(&line), [span(1, 0x300, 0x380)]);
         all.require(&line, 0x200, 0x900).unwrap();
         let first = all.line(TimelineChoice::Number(1)).unwrap();
         assert_eq!(all.stretches(&first), [Stretch { from: 0x100, to: 0x380 }]);

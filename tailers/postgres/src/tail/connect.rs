@@ -161,8 +161,9 @@ impl Begin<'_> {
         }
         if behind {
             return Err(lost(
-                "the server was set back to an earlier state. If that was meant, «holdfast source adopt» begins a new \
-                 lineage"
+                "the server was set back to an earlier state, or the stream followed a standby that was promoted by \
+                 mistake. If this is the right server, follow it as a source of its own (a new section and «holdfast \
+                 source add»); what the stream holds stays restorable"
                     .into(),
             ));
         }
@@ -434,8 +435,8 @@ impl Begin<'_> {
             return Err(Failed::Other(Error::lost_lineage(format!(
                 "{} (system identifier {}, timeline {}) holds other bytes from {from} to {} than the stream in the \
                  repository: it is a clone or a rewound server that shares the past of the one followed so far, and \
-                 the two have parted. Point the source at the right server, or take this one on with «holdfast source \
-                 adopt»",
+                 the two have parted. Point the source at the right server; if it is this one, follow it as a source \
+                 of its own (a new section and «holdfast source add»)",
                 self.facts.host, self.facts.system_identifier, self.facts.timeline, position.lsn
             ))));
         }

@@ -92,6 +92,10 @@ struct Inner {
     hurry: Option<Lsn>,
     /// The server counts on us for its commits.
     counted_on: bool,
+    /// The stream is to be ended after one more report.
+    leaving: bool,
+    /// The reading task has ended, and with it the server's side.
+    gone: bool,
     /// Why the connection is to be dropped.
     dropped: Option<String>,
 }
@@ -107,6 +111,7 @@ pub struct LinkState {
     inner: Mutex<Inner>,
     report: Notify,
     drop: Notify,
+    left: Notify,
     health: SharedHealth,
 }
 
@@ -156,18 +161,27 @@ impl LinkState {
         self.report.notify_one();
     }
 
+    /// Reports what is settled and ends the stream; log that still comes is thrown away. Returns when the server has
+    /// heard it, or is gone.
+    pub async fn leave(&self) {
+        self.lock().leaving = true;
+        self.drop.notify_waiters();
+        self.report.notify_one();
+        loop {
+            let left = self.left.notified();
+            if self.lock().gone {
+                return;
+            }
+            left.await;
+        }
+    }
+
     /// The server said (by SQL) that it shuts down.
     pub fn stopping(&self) {
         let now = self.clock.now();
         let mut inner = self.lock();
         inner.last_asked = now;
         inner.stopping.get_or_insert(now);
-    }
-
-    /// Was everything reported that may be?
-    pub fn is_reported(&self) -> bool {
-        let inner = self.lock();
-        inner.acknowledged >= inner.settled.min(inner.received)
     }
 
     pub fn set_counted_on(&self, counted_on: bool) {
@@ -269,6 +283,10 @@ impl LinkState {
             }
         }
         let flushed = inner.settled.min(inner.received).max(inner.acknowledged);
+        if inner.leaving {
+            inner.acknowledged = flushed;
+            return Report::Last(status(inner.received, flushed));
+        }
         let busy = now.saturating_duration_since(inner.last_wal) < BUSY || !inner.vouches.is_empty();
         let idle = self.pace.idle();
         let pace = if busy { PING_BUSY.min(idle) } else { idle };
@@ -296,8 +314,7 @@ impl LinkState {
         inner.acknowledged = flushed;
         inner.last_report = now;
         inner.asked = false;
-        let wire = |lsn: Lsn| WireLsn(lsn.0);
-        let status = Status { written: wire(inner.received), flushed: wire(flushed), applied: wire(flushed) };
+        let status = status(inner.received, flushed);
         let (received, server_end) = (inner.received, inner.server_end);
         drop(inner);
         self.health.change(|health| {
@@ -322,7 +339,14 @@ impl Inner {
 enum Report {
     Send(Status, bool),
     Later(Instant),
+    /// This one, and the end of the stream.
+    Last(Status),
     Stop,
+}
+
+fn status(received: Lsn, flushed: Lsn) -> Status {
+    let wire = |lsn: Lsn| WireLsn(lsn.0);
+    Status { written: wire(received), flushed: wire(flushed), applied: wire(flushed) }
 }
 
 impl Link {
@@ -359,10 +383,13 @@ impl Link {
                 last_asked: now,
                 hurry: None,
                 counted_on: false,
+                leaving: false,
+                gone: false,
                 dropped: None,
             }),
             report: Notify::new(),
             drop: Notify::new(),
+            left: Notify::new(),
             health: health.clone(),
         });
         let (sender, events) = mpsc::channel(QUEUE);
@@ -425,16 +452,21 @@ async fn read(mut reader: StreamReader, state: Arc<LinkState>, events: mpsc::Sen
         }
     };
     drop(reader);
+    state.lock().gone = true;
+    state.left.notify_waiters();
     drop(events.send(last).await);
 }
 
-/// Waits for room in the queue, unless the connection is to be dropped.
+/// Waits for room in the queue, unless nobody will look at it any more.
 async fn deliver(events: &mpsc::Sender<Event>, state: &LinkState, event: Event) -> Result<(), ()> {
     let dropped = state.drop.notified();
     tokio::pin!(dropped);
     dropped.as_mut().enable();
-    if state.lock().dropped.is_some() {
-        return Ok(());
+    {
+        let inner = state.lock();
+        if inner.leaving || inner.dropped.is_some() {
+            return Ok(());
+        }
     }
     tokio::select! {
         biased;
@@ -447,12 +479,18 @@ async fn report(mut writer: StreamWriter, state: Arc<LinkState>) {
     loop {
         match state.next_report() {
             Report::Stop => return,
+            Report::Last(status) => {
+                if writer.status(status, false).await.is_ok() {
+                    drop(writer.stop().await);
+                }
+                return;
+            }
             Report::Send(status, ping) => {
                 let dropped = state.drop.notified();
                 let sent = tokio::select! {
                     biased;
                     sent = writer.status(status, ping) => sent,
-                    () = dropped => return,
+                    () = dropped => continue,
                 };
                 // The reading task meets the same end and says so.
                 if sent.is_err() {

@@ -92,11 +92,13 @@ pub struct Postgres {
 impl Postgres {
     /// `source` is the configured name of the source: it names the slot unless the settings do.
     pub fn new(settings: Settings, source: &str, clock: Clock) -> Result<Self> {
-        let mut config = Config::parse(&settings.dsn)?;
+        let mut config = Config::parse(&settings.dsn)
+            .map_err(|cause| holdfast_core::Error::from(cause).during("«dsn» is not usable"))?;
         config.application_name.get_or_insert_with(|| "holdfast".to_owned());
         let health = SharedHealth::default();
         let bases = Arc::new(Bases::new(&settings, config.clone(), clock.clone(), health.clone()));
         let slot = settings.slot_for(source);
+        slot::check_name(&slot)?;
         let (link, settled, chore) = (Mutex::default(), Mutex::default(), Mutex::default());
         Ok(Self {
             shared: Arc::new(Shared { settings, config, slot, clock, health, bases, link, settled, chore }),

@@ -8,7 +8,7 @@ use holdfast_core::{Cursor, Result, Settler};
 use super::Shared;
 use crate::cursor::Position;
 
-/// How long a good-bye may wait for the last report to be sent.
+/// How long a good-bye may wait until the server has heard it.
 const GOOD_BYE: Duration = Duration::from_secs(2);
 
 pub(super) struct PostgresSettler {
@@ -32,11 +32,9 @@ impl Settler for PostgresSettler {
     /// The slot stays; the server only stops waiting for us.
     async fn close(self: Box<Self>) -> Result<()> {
         if let Some(link) = self.shared.link() {
-            let clock = &self.shared.clock;
-            let deadline = clock.now() + GOOD_BYE;
-            while !link.is_reported() && clock.now() < deadline {
-                clock.sleep(Duration::from_millis(5)).await;
-            }
+            // A connection that is simply closed may take the last report with it: a server that is about to send
+            // meets the closed end first and looks no further.
+            self.shared.clock.timeout(GOOD_BYE, link.leave()).await;
             link.give_up("the stream was closed by us");
         }
         self.shared.bases.stop();

@@ -33,6 +33,17 @@ enum Found {
     Keeps(Lsn),
 }
 
+/// The server's own rule, so that a wrong name is known before the server is asked.
+pub fn check_name(name: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if (1..=63).contains(&name.len()) && name.chars().all(fine) {
+        return Ok(());
+    }
+    Err(Error::configure(format!(
+        "«{name}» is no name for a slot: write at most 63 of a-z, 0-9 and _ in «slot»"
+    )))
+}
+
 /// Finds the slot, or makes it so that it keeps log from now on.
 pub async fn ensure(
     connection: &mut Connection,
@@ -89,9 +100,14 @@ async fn make(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Res
 
 async fn find(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Found> {
     let (kind, restart) = if connection.server_major() >= 15 {
-        match connection.read_slot(name).await? {
-            None => return Ok(Found::Absent),
-            Some(slot) => (slot.kind, slot.restart.map(|lsn| Lsn(lsn.0))),
+        match connection.read_slot(name).await {
+            Ok(None) => return Ok(Found::Absent),
+            Ok(Some(slot)) => (slot.kind, slot.restart.map(|lsn| Lsn(lsn.0))),
+            // The command refuses to read such a slot.
+            Err(cause) if cause.code() == Some(SqlState::FEATURE_NOT_SUPPORTED) => {
+                ("logical".to_owned(), None)
+            }
+            Err(cause) => return Err(cause.into()),
         }
     } else {
         let sql = sql.ok_or_else(|| {

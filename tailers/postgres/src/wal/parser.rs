@@ -208,6 +208,12 @@ impl Parser {
                     return self.advance(pad.min(bytes.len()));
                 }
                 self.boundary = self.position;
+                if let Some(record) = self.whole(bytes) {
+                    let begin = self.position;
+                    let used = self.advance(record.len());
+                    self.close(begin, record, found);
+                    return used;
+                }
                 self.state = State::Inside(Open { begin: self.position.0, ..Open::default() });
                 self.inside(bytes, found)
             }
@@ -288,6 +294,13 @@ impl Parser {
         self.state = State::Lost;
     }
 
+    /// The record that begins here, if it lies whole in these bytes and this page: nearly all do, and are passed
+    /// without a copy.
+    fn whole<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let total = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+        bytes.get(..total).filter(|_| (HEAD..=self.page_left()).contains(&total))
+    }
+
     fn inside(&mut self, bytes: &[u8], found: &mut Vec<Found>) -> usize {
         let page_left = self.page_left();
         let State::Inside(open) = &mut self.state else { return 0 };
@@ -320,16 +333,16 @@ impl Parser {
         }
         if open.total > 0 && open.got >= open.total {
             let open = std::mem::take(open);
-            self.close(&open, found);
+            self.close(Lsn(open.begin), &open.head, found);
         }
         take
     }
 
-    /// A record is whole.
-    fn close(&mut self, open: &Open, found: &mut Vec<Found>) {
+    /// A record is whole. `head` shows at least what [`record::wanted`] asks for.
+    fn close(&mut self, begin: Lsn, head: &[u8], found: &mut Vec<Found>) {
         self.state = State::Between;
         let end = self.position.aligned();
-        let mut entry = record::parse(&open.head, self.major);
+        let mut entry = record::parse(head, self.major);
         match &mut entry {
             Some(Entry::Checkpoint { next_xid }) => self.newest_xid = Some(*next_xid),
             Some(Entry::Commit { xid, .. }) => *xid = self.widen(*xid),
@@ -347,7 +360,7 @@ impl Parser {
             self.boundary = self.position;
         }
         if let Some(entry) = entry {
-            found.push(Found { begin: Lsn(open.begin), end, what: What::Entry(entry) });
+            found.push(Found { begin, end, what: What::Entry(entry) });
         }
     }
 
