@@ -16,6 +16,8 @@ const IDLE_CLAIM: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 pub(crate) struct Looked {
     above: Option<Epoch>,
+    /// The epoch above has its number 0: somebody writes the stream.
+    written: bool,
     ring: Option<u64>,
 }
 
@@ -67,7 +69,11 @@ impl Lookout {
         self.work = Some(Box::pin(async move {
             let look = async {
                 let above = access.epochs_above(epoch).await?.last().copied();
-                Ok::<_, Error>(Looked { above, ring: repository.source_generation(source).await? })
+                let written = match above {
+                    Some(above) => access.front(above, 0).await?.is_some(),
+                    None => false,
+                };
+                Ok::<_, Error>(Looked { above, written, ring: repository.source_generation(source).await? })
             };
             match look.await {
                 Err(error) if error.act() == Act::Corrupt => {
@@ -94,9 +100,10 @@ impl Lookout {
     /// Why we should roll to a new epoch, if we should.
     ///
     /// # Errors
-    /// `Fenced` by any epoch above ours where the store tells a fenced writer no other way.
+    /// `Fenced` by a successor that writes (its END may lie in a hole below what we stored, where a store lost an
+    /// object), and by any epoch above ours where the store tells a fenced writer no other way.
     pub fn judge(&mut self, looked: Looked, now: Instant) -> Result<Option<String>> {
-        if let Some(above) = looked.above.filter(|_| !self.create_only) {
+        if let Some(above) = looked.above.filter(|_| looked.written || !self.create_only) {
             return Err(overtaken(above));
         }
         if let Some(ring) = looked.ring.filter(|ring| *ring > self.ring) {
