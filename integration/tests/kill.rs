@@ -85,6 +85,8 @@ async fn async_loses_no_more_than_at_risk_said() {
     let workload = Workload::start(&server, 4, 200).await.unwrap();
     base_backup(&mut sidecar).await;
     for round in 0..3_u64 {
+        // A restart is at risk since before it.
+        sidecar.until("holdfast_at_risk_seconds", |seconds| seconds < 5.0, PATIENCE).await.unwrap();
         let so_far = workload.journal().acknowledged();
         workload.until(so_far + 150, PATIENCE).await.unwrap();
         // Not on the beat of the batches.
