@@ -141,6 +141,9 @@ impl Lane {
         let object = seal_header(&self.access.source_key, &header, &body, self.previous)?;
         self.previous = object.digest;
         self.next_header += 1;
+        // From here on only the sealed bytes are held.
+        let held = object.body.len();
+        self.in_memory = self.in_memory.saturating_sub(self.costs.insert(number, held).unwrap_or(0)) + held;
         self.ready.push_back(object);
         self.start();
         Ok(Some(number))
@@ -171,7 +174,7 @@ impl Lane {
     fn stored(&mut self, (object, stored): (SealedObject, Put)) -> Result<Moved> {
         let number = object.id.number;
         self.flights.remove(&number);
-        self.in_memory -= self.costs.remove(&number).unwrap_or(0);
+        self.in_memory = self.in_memory.saturating_sub(self.costs.remove(&number).unwrap_or(0));
         match stored {
             Put::Stored => Ok(Moved::Stored { number, body: object.body }),
             Put::Taken(found) => Err(fence(&found)),

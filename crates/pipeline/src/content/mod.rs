@@ -29,6 +29,8 @@ use run::RunHandle;
 
 /// Commands that wait for the writer; the bytes they carry are bounded by the budget.
 const COMMANDS: usize = 64;
+/// What a piece takes beside its bytes, even an empty one.
+const PIECE_COST: usize = 256;
 
 pub(crate) enum Command {
     Piece { bytes: Bytes, permit: OwnedSemaphorePermit, ticket: oneshot::Sender<Result<Extent>> },
@@ -76,7 +78,8 @@ pub(crate) fn gate(budget: u64, epoch: Epoch, clock: Clock, random: Random) -> (
     let permits = usize::try_from(budget).unwrap_or(usize::MAX).clamp(2 * PIECE_MAX, Semaphore::MAX_PERMITS);
     let live = Arc::new(Mutex::new(Live::default()));
     let packs = Arc::new(AtomicU64::new(0));
-    let inlet = Inlet { commands: receiver, live: live.clone(), packs: packs.clone() };
+    let inlet =
+        Inlet { commands: receiver, live: live.clone(), packs: packs.clone(), pack_bytes: permits / 3 };
     let gate =
         Gate { commands, budget: Arc::new(Semaphore::new(permits)), live, epoch, packs, clock, random };
     (Arc::new(gate), inlet)
@@ -87,6 +90,8 @@ pub(crate) struct Inlet {
     commands: mpsc::Receiver<Command>,
     pub live: Arc<Mutex<Live>>,
     packs: Arc<AtomicU64>,
+    /// A pack of so many bytes closes: while it is stored, others must have room.
+    pack_bytes: usize,
 }
 
 pub(crate) fn lock(live: &Mutex<Live>) -> MutexGuard<'_, Live> {
@@ -103,8 +108,7 @@ impl Content for Gate {
         if bytes.len() > PIECE_MAX {
             return Err(Error::bug(format!("a piece of {} bytes is larger than {PIECE_MAX}", bytes.len())));
         }
-        // Even an empty piece takes a place.
-        let cost = u32::try_from(bytes.len() + 256).unwrap_or(u32::MAX);
+        let cost = u32::try_from(bytes.len() + PIECE_COST).unwrap_or(u32::MAX);
         let permit = self.budget.clone().acquire_many_owned(cost).await.map_err(|_| ended())?;
         let (sender, ticket) = Ticket::new();
         let command = Command::Piece { bytes, permit, ticket: sender };

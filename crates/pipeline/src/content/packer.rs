@@ -21,7 +21,7 @@ use holdfast_repo::{
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{Command, Inlet, Live};
+use super::{Command, Inlet, Live, PIECE_COST};
 use crate::{gauges::Gauges, pool::Pool, store::create_ours};
 
 /// A pack closes so long after its first piece, full or not.
@@ -126,13 +126,17 @@ impl Packer {
 
     fn take(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Piece { bytes, permit, ticket } => {
+            Command::Piece { bytes, mut permit, ticket } => {
                 let piece = PieceId(self.tools.random.array());
                 let tools = self.tools.clone();
                 self.tools.gauges.content(|content| content.received += bytes.len() as u64);
                 self.sealing.push(Box::pin(async move {
                     let (key, epoch) = (tools.data_key, tools.epoch);
                     let piece = tools.pool.run(move || seal_piece(&key, epoch, piece, &bytes)).await??;
+                    // From here on only the sealed bytes are held: a pack of well compressed pieces could not fill
+                    // within the budget otherwise.
+                    let held = piece.bytes.len() + PIECE_COST;
+                    drop(permit.split(permit.num_permits().saturating_sub(held)));
                     Ok(Sealed { piece, ticket, permit })
                 }));
                 Ok(())
@@ -163,7 +167,8 @@ impl Packer {
         let extent = open.builder.push(sealed.piece);
         open.waiting.push((sealed.ticket, extent));
         open.permits.push(sealed.permit);
-        if open.builder.is_full() { self.close() } else { self.close_if_flushed() }
+        let full = open.builder.is_full() || open.builder.len() >= self.inlet.pack_bytes;
+        if full { self.close() } else { self.close_if_flushed() }
     }
 
     fn close_if_flushed(&mut self) -> Result<()> {
