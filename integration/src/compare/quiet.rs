@@ -40,6 +40,7 @@ pub async fn shutdown(store: &mut StoreProcess) -> Result<Vec<Figure>> {
     let grace = 6.0;
     let mut figures = Vec::new();
     for reachable in [true, false] {
+        store.empty()?;
         store.delay(Duration::from_millis(20))?;
         let (mut server, _site, _sidecar) =
             commit::started(Place::S3(store.away()), "shutdown_grace = \"6s\"").await?;

@@ -222,7 +222,7 @@ impl Taking {
         tar.push(bytes, &mut parts)?;
         for part in parts.drain(..) {
             match part {
-                Part::Member(member) => self.member(tablespace, member),
+                Part::Member(member) => self.member(tablespace, member)?,
                 Part::Data(bytes) => self.member_data(bytes).await?,
                 Part::End => self.member_end().await?,
             }
@@ -231,7 +231,7 @@ impl Taking {
         Ok(())
     }
 
-    fn member(&mut self, tablespace: u32, member: Member) {
+    fn member(&mut self, tablespace: u32, member: Member) -> Result<()> {
         let Member { path, kind, size, mode, mtime } = member;
         let (entry, kept) = match kind {
             MemberKind::File => (EntryKind::File { size }, Kept::File),
@@ -239,7 +239,11 @@ impl Taking {
             MemberKind::Link { .. } if tablespace == 0 && path.starts_with("pg_tblspc/") => {
                 (EntryKind::Folder, Kept::Dropped)
             }
-            MemberKind::Link { target } => (EntryKind::Link { target }, Kept::Other),
+            MemberKind::Link { target } => {
+                return Err(Error::corrupt(format!(
+                    "the base backup holds «{path}», a symbolic link to {target}"
+                )));
+            }
         };
         let kept = if path.is_empty() || path == "." { Kept::Dropped } else { kept };
         let named = match tablespace {
@@ -250,6 +254,7 @@ impl Taking {
             self.files.begin(tablespace, path, Entry { kind: entry, mode, mtime });
         }
         self.member = Some(Receiving { path: named, size, checksum: 0, kind: kept });
+        Ok(())
     }
 
     async fn member_data(&mut self, bytes: Bytes) -> Result<()> {

@@ -140,7 +140,7 @@ impl Apply {
             recovery::describe(&self.plan.target, self.plan.recovery.until.is_none())
         ));
         lines.push(
-            "Settings of the source that reach elsewhere (synchronous standbys, replication, archiving) are switched off at the end of postgresql.auto.conf.".to_owned(),
+            "Settings of the source that reach elsewhere (synchronous standbys, replication, subscriptions, archiving) are switched off at the end of postgresql.auto.conf.".to_owned(),
         );
         if !self.plan.base.tablespaces.is_empty() {
             lines.push(

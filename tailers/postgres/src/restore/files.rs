@@ -72,6 +72,46 @@ struct Piece {
     offset: u64,
 }
 
+/// The file whose pieces are coming: rows lie in the order of their pieces.
+struct Coming {
+    tablespace: u32,
+    path: String,
+    /// `None`: not written here.
+    file: Option<Arc<PathBuf>>,
+    /// The next piece.
+    next: u32,
+    /// Bytes still to come; not known of a file that an earlier run began.
+    left: Option<u64>,
+}
+
+impl Coming {
+    fn is(&self, key: &PieceKey) -> bool {
+        self.tablespace == key.tablespace && self.path == key.path
+    }
+
+    /// A row that is lost must not become a hole of zeros.
+    fn piece(&mut self, piece: u32, bytes: u64) -> Result<()> {
+        let fits = self.left.is_none_or(|left| bytes == left.min(PIECE));
+        if piece != self.next || !fits {
+            return Err(self.broken());
+        }
+        self.next = piece.saturating_add(1);
+        self.left = self.left.map(|left| left.saturating_sub(bytes));
+        Ok(())
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.left.is_some_and(|left| left > 0) { Err(self.broken()) } else { Ok(()) }
+    }
+
+    fn broken(&self) -> Error {
+        Error::corrupt(format!(
+            "the base backup does not hold all of {}: choose a moment that another base backup serves",
+            self.path
+        ))
+    }
+}
+
 /// Rows of one window.
 struct Window {
     rows: Vec<Row>,
@@ -82,16 +122,39 @@ impl Files {
     /// Everything after what the journal has.
     pub async fn write(&self, journal: &mut Journal) -> Result<Written> {
         let mut written = Written::default();
-        let mut next = Some(self.read_ahead(journal.done()?.map(after)));
+        let done = journal.done()?;
+        let mut coming = done.as_deref().map(|done| self.begun(done)).transpose()?;
+        let mut next = Some(self.read_ahead(done.map(after)));
         while let Some(reading) = next.take() {
             let Some(window) = reading.await?? else { break };
             next = Some(self.read_ahead(Some(after(window.last.to_vec()))));
             let flush = Flush::begin(&self.layout)?;
-            self.window(&window.rows, &mut written).await?;
+            self.window(&window.rows, &mut coming, &mut written).await?;
             task::blocking(move || flush.end()).await??;
             journal.advance(&window.last)?;
         }
+        coming.map_or(Ok(()), |coming| coming.end())?;
         Ok(written)
+    }
+
+    /// The file in which an earlier run stopped.
+    fn begun(&self, done: &[u8]) -> Result<Coming> {
+        let key = PieceKey::decode(done)?;
+        let file = self.place(&key)?;
+        Ok(Coming {
+            tablespace: key.tablespace,
+            path: key.path,
+            file,
+            next: key.piece.saturating_add(1),
+            left: None,
+        })
+    }
+
+    fn place(&self, key: &PieceKey) -> Result<Option<Arc<PathBuf>>> {
+        Ok(match self.layout.place(key.tablespace, &key.path)? {
+            Use::Write(path) => Some(Arc::new(path)),
+            Use::Last | Use::Leave => None,
+        })
     }
 
     /// Reads the next window while the one before is written.
@@ -111,22 +174,28 @@ impl Files {
         })
     }
 
-    async fn window(&self, rows: &[Row], written: &mut Written) -> Result<()> {
+    async fn window(&self, rows: &[Row], coming: &mut Option<Coming>, written: &mut Written) -> Result<()> {
         let (mut pieces, mut plain) = (Vec::new(), Vec::new());
-        let mut open: Option<(u32, String, Option<Arc<PathBuf>>)> = None;
         for row in rows {
             let key = PieceKey::decode(&row.key)?;
-            let same = open.as_ref().is_some_and(|(t, path, _)| *t == key.tablespace && *path == key.path);
-            if !same {
-                let file = match self.layout.place(key.tablespace, &key.path)? {
-                    Use::Write(path) => Some(Arc::new(path)),
-                    Use::Last | Use::Leave => None,
-                };
-                open = Some((key.tablespace, key.path.clone(), file));
+            let entry = if key.piece == 0 { Some(Entry::decode(&row.value)?) } else { None };
+            if !coming.as_ref().is_some_and(|coming| coming.is(&key)) {
+                coming.take().map_or(Ok(()), |coming| coming.end())?;
             }
-            let Some(file) = open.as_ref().and_then(|(_, _, file)| file.clone()) else { continue };
-            if key.piece == 0 {
-                let entry = Entry::decode(&row.value)?;
+            let left = entry.as_ref().map(|entry| match entry.kind {
+                EntryKind::File { size } => size,
+                EntryKind::Folder | EntryKind::Link { .. } => 0,
+            });
+            let coming = match coming {
+                Some(coming) => coming,
+                None => {
+                    let (file, path) = (self.place(&key)?, key.path.clone());
+                    coming.insert(Coming { tablespace: key.tablespace, path, file, next: 0, left })
+                }
+            };
+            coming.piece(key.piece, opened(row))?;
+            let Some(file) = coming.file.clone() else { continue };
+            if let Some(entry) = entry {
                 written.files += u64::from(matches!(entry.kind, EntryKind::File { .. }));
                 plain.push((Arc::clone(&file), entry));
             }
@@ -137,10 +206,7 @@ impl Files {
                 at += u64::from(held.extent.opened);
             }
             if at - offset > PIECE {
-                return Err(Error::corrupt(format!(
-                    "a piece of {} is longer than a piece may be",
-                    file.display()
-                )));
+                return Err(coming.broken());
             }
             written.bytes += at - offset;
         }
@@ -211,7 +277,11 @@ fn make(entries: &[(Arc<PathBuf>, Entry)], owner: Option<Owner>, folder_mode: u3
     for (path, entry) in entries {
         let made = match &entry.kind {
             EntryKind::Folder => make_folder(path, folder_mode),
-            EntryKind::Link { target } => make_link(path, target),
+            // The server sends none but those of tablespaces, which are made by their mapping; whoever forged one
+            // would have the files below it written outside the target.
+            EntryKind::Link { .. } => {
+                Err(io::Error::other("a base backup holds no symbolic links of its own"))
+            }
             EntryKind::File { size } => make_file(path, *size, entry.mode, folder_mode),
         };
         made.and_then(|()| give(path, owner)).map_err(|cause| failed("made", path, cause))?;

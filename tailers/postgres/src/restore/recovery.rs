@@ -54,6 +54,8 @@ impl Recovery {
         set("primary_conninfo", "");
         set("primary_slot_name", "");
         set("synchronous_standby_names", "");
+        // Its subscriptions would take the source's slots at the publisher, and move them.
+        set("max_logical_replication_workers", "0");
         if !target.keep_archiving {
             set("archive_mode", "off");
         }
@@ -77,7 +79,7 @@ impl Recovery {
         }
         let mut text = format!("{BEGIN} (may be deleted when recovery has ended)\n");
         for (name, value) in lines {
-            text.push_str(&format!("{name} = '{}'\n", value.replace('\'', "''")));
+            text.push_str(&format!("{name} = '{}'\n", value.replace('\\', "\\\\").replace('\'', "''")));
         }
         text.push_str(END);
         text.push('\n');

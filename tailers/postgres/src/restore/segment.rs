@@ -9,19 +9,20 @@ use std::{
     fs::File,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use holdfast_core::{Bytes, Error, Result, Span, View, task};
 
 use super::{
     journal::failed,
+    search::read_log,
     timelines::{Timelines, number},
 };
 use crate::wal::{Lsn, PAGE, SegmentSize, major};
 
-/// Log asked of the view at once.
-const READ: u64 = 16 << 20;
+/// Log asked of the view at once: more than a segment, since each question costs several round trips to the store.
+const READ: u64 = 32 << 20;
 /// Page headers: `access/xlog_internal.h`.
 const LONG: u16 = 2;
 
@@ -61,6 +62,8 @@ pub struct SegmentSource {
     identity: u64,
     version: u32,
     timelines: Timelines,
+    /// What was read last; the next segment mostly begins in it.
+    read: Mutex<Option<(Span, Bytes)>>,
 }
 
 impl SegmentSource {
@@ -72,7 +75,7 @@ impl SegmentSource {
         version: u32,
     ) -> Result<Self> {
         let timelines = Timelines::read(view.catalog(), &view.heads())?;
-        Ok(Self { view, path, size, identity, version, timelines })
+        Ok(Self { view, path, size, identity, version, timelines, read: Mutex::default() })
     }
 
     pub fn size(&self) -> SegmentSize {
@@ -138,9 +141,7 @@ impl SegmentSource {
         for part in parts {
             let mut at = part.from;
             while at < part.to {
-                let ask = Span { branch: part.branch, from: at, to: part.to.min(at + READ) };
-                let mut bytes = Vec::new();
-                super::search::read_log(&*self.view, ask, &mut bytes).await?;
+                let bytes = self.log(Span { from: at, ..part }).await?;
                 let (file, path, offset) = (Arc::clone(&file), to.to_owned(), at - start.0);
                 at += bytes.len() as u64;
                 let wrote = task::blocking(move || file.write_all_at(&bytes, offset)).await?;
@@ -152,6 +153,29 @@ impl SegmentSource {
             wrote.map_err(|cause| failed("written", to, cause))?;
         }
         Ok(true)
+    }
+
+    /// Log from `wanted.from` on, not beyond its end.
+    async fn log(&self, wanted: Span) -> Result<Bytes> {
+        let kept = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(bytes) = kept.and_then(|(span, bytes)| within(span, &bytes, wanted)) {
+            return Ok(bytes);
+        }
+        let held =
+            |span: &&Span| span.branch == wanted.branch && span.from <= wanted.from && wanted.to <= span.to;
+        let end = self.path.iter().find(held).map_or(wanted.to, |span| span.to);
+        let ask = Span { to: end.min(wanted.from.saturating_add(READ)), ..wanted };
+        let mut bytes = Vec::new();
+        match read_log(&*self.view, ask, &mut bytes).await {
+            // What lies before the trouble is an answer; asked again, the next one is the error.
+            Err(error) if bytes.is_empty() => return Err(error),
+            _ => {}
+        }
+        let (span, bytes) =
+            (Span { to: ask.from.saturating_add(bytes.len() as u64), ..ask }, Bytes::from(bytes));
+        let answer = within(span, &bytes, wanted);
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some((span, bytes));
+        answer.ok_or_else(|| Error::bug("log was read that was not asked for"))
     }
 
     /// Where the path begins within a segment, the server still reads the header of the segment's first page and of
@@ -185,6 +209,16 @@ impl SegmentSource {
         }
         out
     }
+}
+
+/// The part of `bytes`, which lie at `span`, from `wanted.from` on; `None` when there is none.
+fn within(span: Span, bytes: &Bytes, wanted: Span) -> Option<Bytes> {
+    if span.branch != wanted.branch {
+        return None;
+    }
+    let from = usize::try_from(wanted.from.checked_sub(span.from)?).ok()?;
+    let to = usize::try_from(wanted.to.min(span.to).checked_sub(span.from)?).ok()?;
+    (from < to && to <= bytes.len()).then(|| bytes.slice(from..to))
 }
 
 #[cfg(test)]
