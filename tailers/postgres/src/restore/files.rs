@@ -571,6 +571,48 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_lost_row_is_no_hole_of_zeros_and_a_link_is_refused() {
+        let size = 3 * PIECE + 5;
+        let rows = |view: &mut MemoryView, kind: EntryKind, lost: u32| {
+            let entry = Entry { kind, mode: 0o600, mtime: 0 };
+            let mut rows = Vec::new();
+            for (piece, bytes) in (0u32..).zip(content(1, size).chunks(PIECE as usize)) {
+                let value = if piece == 0 { entry.encode().unwrap() } else { Bytes::new() };
+                let key = PieceKey { tablespace: 0, path: "base/1/2".to_owned(), piece }.encode();
+                let held = vec![view.put(Bytes::copy_from_slice(bytes))];
+                rows.push(Row { key, value, held });
+            }
+            rows.retain(|row| PieceKey::decode(&row.key).unwrap().piece != lost);
+            rows
+        };
+        let write = async |kind: EntryKind, lost: u32| {
+            let folder = tempfile::tempdir().unwrap();
+            let (data, own) = (folder.path().join("data"), folder.path().join("own"));
+            fs::create_dir_all(data.join("base/1")).unwrap();
+            fs::create_dir_all(&own).unwrap();
+            let mut view = MemoryView::default();
+            let rows = rows(&mut view, kind, lost);
+            let layers = vec![view.layer(rows)];
+            let mut journal = Journal::open(&own, "x", "x", &moment(0)).unwrap();
+            files(view, layers, &data).write(&mut journal).await.map(|written| written.bytes)
+        };
+        assert_eq!(write(EntryKind::File { size }, 9).await.unwrap(), size);
+        for lost in 0..4 {
+            let error = write(EntryKind::File { size }, lost).await.unwrap_err();
+            assert!(error.to_string().contains("does not hold all of base/1/2"), "{lost}: {error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("outside");
+        let link = Entry { kind: EntryKind::Link { target: "/etc".to_owned() }, mode: 0o777, mtime: 0 };
+        let error = make(&[(Arc::new(target.clone()), link)], None, 0o700).unwrap_err();
+        assert!(
+            error.chain().contains("no symbolic links") && fs::read_link(&target).is_err(),
+            "{}",
+            error.chain()
+        );
+    }
+
     #[test]
     fn reads_join_neighbours_of_one_pack() {
         let mut view = MemoryView::default();
