@@ -18,6 +18,8 @@ use crate::{
 
 const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A stream that ran asks again so often when a person must act: a changed password, a full disk at the server.
+const PAUSE_FAILED: Duration = Duration::from_secs(60);
 
 /// How a writer ended.
 #[derive(Debug)]
@@ -90,13 +92,22 @@ async fn run(tools: &mut Tools, stop: &mut watch::Receiver<bool>) -> Result<Outc
                 tools.clock.sleep(PAUSE).await;
                 continue;
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                if !may_mend(tools, error, stop).await? {
+                    return Ok(Outcome::Stopped);
+                }
+                continue;
+            }
         };
         tools.settings.take_over = false;
         match Box::pin(Tenure::new(tools.clone(), repository, claimed).run(stop)).await {
             End::Stopped => return Ok(Outcome::Stopped),
             End::CaughtUp => return Ok(Outcome::CaughtUp),
-            End::Failed(error) => return Err(error),
+            End::Failed(error) => {
+                if !may_mend(tools, error, stop).await? {
+                    return Ok(Outcome::Stopped);
+                }
+            }
             End::Roll(why) => {
                 tracing::info!(why, "rolling to a new epoch");
                 fenced = None;
@@ -110,6 +121,25 @@ async fn run(tools: &mut Tools, stop: &mut watch::Receiver<bool>) -> Result<Outc
                 fenced = Some(error);
             }
         }
+    }
+}
+
+/// What a person must set right may be set right while we run, so a stream that ran is tried again, under alarm;
+/// one that never did fails, as does any other error. False when it was stopped meanwhile.
+async fn may_mend(tools: &Tools, error: Error, stop: &mut watch::Receiver<bool>) -> Result<bool> {
+    let ran = tools.gauges.figures(tools.clock.now()).counts.received.bytes > 0;
+    if error.act() != Act::Configure || !ran {
+        return Err(error);
+    }
+    tracing::error!(
+        error = error.chain(),
+        "the stream stands still until this is set right; trying every minute"
+    );
+    tools.gauges.phase(Phase::Failed, error.chain());
+    tokio::select! {
+        biased;
+        _ = stop.wait_for(|stop| *stop) => Ok(false),
+        () = tools.clock.sleep(PAUSE_FAILED) => Ok(true),
     }
 }
 

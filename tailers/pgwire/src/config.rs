@@ -177,6 +177,11 @@ pub struct Keepalives {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The system's own defaults find a dead peer after two hours only, and a base backup reads without a deadline.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_COUNT: u32 = 3;
+const USER_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -317,13 +322,13 @@ impl Config {
             },
             keepalives: Keepalives {
                 on: values.number("keepalives")?.unwrap_or(1) != 0,
-                idle: seconds(&mut values, "keepalives_idle")?,
-                interval: seconds(&mut values, "keepalives_interval")?,
-                count: values.number("keepalives_count")?.filter(|n| *n > 0),
-                user_timeout: values
-                    .number("tcp_user_timeout")?
-                    .filter(|n| *n > 0)
-                    .map(|ms| Duration::from_millis(ms.into())),
+                idle: seconds(&mut values, "keepalives_idle")?.or(Some(KEEPALIVE_IDLE)),
+                interval: seconds(&mut values, "keepalives_interval")?.or(Some(KEEPALIVE_INTERVAL)),
+                count: values.number("keepalives_count")?.filter(|n| *n > 0).or(Some(KEEPALIVE_COUNT)),
+                user_timeout: match values.number("tcp_user_timeout")? {
+                    None => Some(USER_TIMEOUT),
+                    Some(ms) => Some(Duration::from_millis(ms.into())).filter(|limit| !limit.is_zero()),
+                },
             },
             allow_cleartext: values
                 .word("cleartext_password", &[("refuse", false), ("allow", true)])?

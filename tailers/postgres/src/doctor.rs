@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdfast_core::{Clock, Error, Result, Timestamp, text};
-use holdfast_pgwire::{Address, Config, Connection};
+use holdfast_pgwire::{Address, Config, Connection, Target};
 use serde::Serialize;
 
 use crate::{
@@ -93,6 +93,14 @@ async fn look(
         ),
     );
     standby(settings, &facts, findings);
+    if config.hosts.len() > 1 && config.target == Target::Any {
+        findings.add(
+            "target_session_attrs",
+            Verdict::Note,
+            "any, with several hosts: the first that answers is followed, be it a standby; set \
+             target_session_attrs=primary in «dsn»",
+        );
+    }
     let full_pages = connection.show("full_page_writes").await? == "on";
     findings.choose(
         "full_page_writes",
@@ -131,7 +139,7 @@ async fn look(
         Ok(sql) => {
             let limit = connection.show("max_slot_wal_keep_size").await?;
             slot_state(&sql, slot, findings).await?;
-            room(&sql, slot, findings).await?;
+            room(&sql, slot, config.application_name.as_deref().unwrap_or("holdfast"), findings).await?;
             retention(settings, &sql, &facts, major, &limit, findings).await?;
             clocks(&sql, clock, findings).await?;
         }
@@ -167,7 +175,7 @@ fn standby(settings: &Settings, facts: &Facts, findings: &mut Findings) {
 fn synchronous(settings: &Settings, config: &Config, names: &str, findings: &mut Findings) {
     let what = "synchronous_standby_names";
     let own = config.application_name.as_deref().unwrap_or("holdfast");
-    let (counts, only) = counted(names, own);
+    let (counts, needed) = counted(names, own);
     let (verdict, sentence) = match (settings.ack, counts) {
         (Ack::Async, false) => {
             (Verdict::Good, "does not name us: commits never wait for holdfast".to_owned())
@@ -184,11 +192,11 @@ fn synchronous(settings: &Settings, config: &Config, names: &str, findings: &mut
                 "«{names}» does not name us, so commits do not wait: add {own}, as in ANY 1 ({own}, standby)"
             ),
         ),
-        (Ack::Remote, true) if only => (
+        (Ack::Remote, true) if needed => (
             Verdict::Note,
             format!(
-                "«{names}» names nobody else: while holdfast or its store is away, commits hang. ANY 1 ({own}, standby) \
-                 does not"
+                "«{names}» cannot do without us: while holdfast or its store is away, commits hang. ANY 1 ({own}, \
+                 standby) does not"
             ),
         ),
         (Ack::Remote, true) => (Verdict::Good, format!("«{names}» counts on us")),
@@ -196,16 +204,20 @@ fn synchronous(settings: &Settings, config: &Config, names: &str, findings: &mut
     findings.add(what, verdict, sentence);
 }
 
-/// Whether the list can match our name, and whether it can match nothing else.
+/// Whether the list can match our name, and whether the others on it are too few without us.
 fn counted(names: &str, own: &str) -> (bool, bool) {
-    let list = match (names.find('('), names.rfind(')')) {
-        (Some(from), Some(to)) if from < to => names.get(from + 1..to).unwrap_or(""),
-        _ => names,
+    let (number, list) = match (names.find('('), names.rfind(')')) {
+        (Some(from), Some(to)) if from < to => (
+            names.get(..from).and_then(|head| head.split_whitespace().last()?.parse().ok()).unwrap_or(1),
+            names.get(from + 1..to).unwrap_or(""),
+        ),
+        _ => (1, names),
     };
     let mut words = list.split(',').map(|word| word.trim().trim_matches('"')).filter(|word| !word.is_empty());
     let count = words.clone().count();
     let ours = words.any(|word| word == "*" || word.eq_ignore_ascii_case(own));
-    (ours, ours && count == 1 && !list.contains('*'))
+    // A star may stand for any number of others.
+    (ours, ours && count.saturating_sub(1) < number && !list.contains('*'))
 }
 
 async fn slot_state(sql: &Sql, slot: &str, findings: &mut Findings) -> Result<()> {
@@ -241,12 +253,13 @@ async fn slot_state(sql: &Sql, slot: &str, findings: &mut Findings) -> Result<()
     Ok(())
 }
 
-async fn room(sql: &Sql, slot: &str, findings: &mut Findings) -> Result<()> {
+async fn room(sql: &Sql, slot: &str, own: &str, findings: &mut Findings) -> Result<()> {
     let query = format!(
         "select current_setting('max_replication_slots')::int - (select count(*) from pg_catalog.pg_replication_slots \
          where slot_name <> '{}'), current_setting('max_wal_senders')::int - (select count(*) from \
-         pg_catalog.pg_stat_replication where application_name is distinct from 'holdfast')",
-        slot.replace('\'', "''")
+         pg_catalog.pg_stat_replication where application_name is distinct from '{}')",
+        slot.replace('\'', "''"),
+        own.replace('\'', "''")
     );
     let row = sql.row(&query).await?.unwrap_or_default();
     let slots: i64 = parsed(&row, 0).unwrap_or(0);
@@ -346,6 +359,9 @@ mod tests {
         assert_eq!(counted("", "holdfast"), (false, false));
         assert_eq!(counted("Holdfast", "holdfast"), (true, true));
         assert_eq!(counted("ANY 1 (\"holdfast\", s1)", "holdfast"), (true, false));
+        assert_eq!(counted("ANY 2 (holdfast, s1)", "holdfast"), (true, true));
+        assert_eq!(counted("2(holdfast, s1, s2)", "holdfast"), (true, false));
+        assert_eq!(counted("FIRST 2 (holdfast, *)", "holdfast"), (true, false));
         assert_eq!(counted("FIRST 1 (s1, s2)", "holdfast"), (false, false));
         assert_eq!(counted("*", "holdfast"), (true, false));
     }

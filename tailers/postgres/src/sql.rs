@@ -50,9 +50,13 @@ impl Sql {
             Binding::Require => pg::ChannelBinding::Require,
         });
         let failed = |cause| failure(cause, &format!("no SQL connection to {host}"));
+        let late = || Error::retry(format!("no SQL connection to {host}: it does not answer"));
+        // The library's own limit ends with the TCP connection; signing in may hang as well.
+        let limit = config.connect_timeout.unwrap_or(PATIENCE);
         let driver = if plain {
             wanted.ssl_mode(pg::SslMode::Disable);
-            let (client, connection) = wanted.connect(NoTls).await.map_err(failed)?;
+            let (client, connection) =
+                clock.timeout(limit, wanted.connect(NoTls)).await.ok_or_else(late)?.map_err(failed)?;
             (client, task::spawn(async move { drop(connection.await) }))
         } else {
             wanted.ssl_mode(match config.tls.mode {
@@ -64,7 +68,8 @@ impl Sql {
             }
             let tls = config.tls.clone();
             let tls = MakeRustlsConnect::new(task::blocking(move || tls.client_config()).await??);
-            let (client, connection) = wanted.connect(tls).await.map_err(failed)?;
+            let (client, connection) =
+                clock.timeout(limit, wanted.connect(tls)).await.ok_or_else(late)?.map_err(failed)?;
             (client, task::spawn(async move { drop(connection.await) }))
         };
         Ok(Self { client: driver.0, clock: clock.clone(), _driver: driver.1 })
@@ -113,4 +118,22 @@ fn failure(cause: tokio_postgres::Error, what: &str) -> Error {
     let passing = code.is_empty() || ["08", "53", "57"].iter().any(|class| code.starts_with(class));
     let act = if passing { Act::Retry } else { Act::Configure };
     Error::new(act, what).because(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets us in on TCP and never says a word.
+    #[tokio::test]
+    async fn a_server_that_does_not_sign_us_in_is_given_up() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let dsn = format!("host=127.0.0.1 port={port} user=u sslmode=disable connect_timeout=2");
+        let config = Config::parse(&dsn).unwrap();
+        let clock = Clock::system();
+        let open = Sql::open(&config, &config.hosts[0], &clock);
+        let cause = clock.timeout(Duration::from_secs(10), open).await.expect("no deadline").err().unwrap();
+        assert!(cause.is_passing() && cause.to_string().contains("does not answer"), "{cause}");
+    }
 }

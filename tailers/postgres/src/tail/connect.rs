@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
-use holdfast_core::{Catalog, Clock, Error, Gap, Item, Result, Span};
-use holdfast_pgwire::{Connection, Error as WireError, Lsn as WireLsn, SqlState, Started, Status, Stream};
+use holdfast_core::{Act, Catalog, Clock, Error, Gap, Item, Result, Span};
+use holdfast_pgwire::{
+    Config, Connection, Error as WireError, Lsn as WireLsn, SqlState, Started, Status, Stream,
+};
 
 use super::{
     Shared,
@@ -36,7 +38,6 @@ pub struct Connected {
     /// Log that arrived while the position was proven.
     pub cuts: Vec<Cut>,
     pub gap: bool,
-    pub sql: Option<Sql>,
 }
 
 /// Where a stream is to begin.
@@ -63,26 +64,74 @@ impl From<Error> for Failed {
     }
 }
 
-/// Connects, and begins at `from` or, without one, where a new slot keeps log from.
+/// Another host may be the right one where this one is not.
+#[derive(Debug)]
+struct Behind;
+
+impl std::fmt::Display for Behind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("another host may do")
+    }
+}
+
+impl std::error::Error for Behind {}
+
+fn is_unfit(error: &Error) -> bool {
+    let cause = std::error::Error::source(error);
+    error.act() == Act::LostLineage || cause.is_some_and(|cause| cause.is::<Behind>())
+}
+
+/// Connects, and begins at `from` or, without one, where a new slot keeps log from. Of several hosts the first
+/// one that holds what the stream holds is followed.
 pub async fn connect(shared: &Arc<Shared>, from: Option<Position>, known: &Catalog) -> Result<Connected> {
-    let mut connection = Connection::open(&shared.config, &shared.clock).await?;
+    let connection = Connection::open(&shared.config, &shared.clock).await?;
+    let first = connection.host().clone();
+    let mut worst = match Box::pin(begin(shared, connection, from.clone(), known)).await {
+        Err(cause) if is_unfit(&cause) => cause,
+        other => return other,
+    };
+    for host in shared.config.hosts.iter().filter(|host| **host != first) {
+        tracing::warn!(host = %first, cause = worst.chain(), "not the host to follow: trying {host}");
+        let attempt = async {
+            let config = Config { hosts: vec![host.clone()], ..shared.config.clone() };
+            let connection = Connection::open(&config, &shared.clock).await?;
+            Box::pin(begin(shared, connection, from.clone(), known)).await
+        };
+        match attempt.await {
+            Ok(connected) => return Ok(connected),
+            // A host that is away, or not promoted yet, may still turn out to be the right one.
+            Err(cause) if cause.is_passing() || !worst.is_passing() && !is_unfit(&cause) => worst = cause,
+            Err(_) => {}
+        }
+    }
+    Err(worst)
+}
+
+/// Begins on a connection to one host.
+async fn begin(
+    shared: &Arc<Shared>,
+    mut connection: Connection,
+    from: Option<Position>,
+    known: &Catalog,
+) -> Result<Connected> {
+    let config = Config { hosts: vec![connection.host().clone()], ..shared.config.clone() };
     let facts = Facts::gather(&mut connection).await?;
     refuse_standby(shared, &facts)?;
     if let Some(from) = &from {
         same_system(from, &facts)?;
     }
     let ancestry = Ancestry::fetch(&mut connection, facts.timeline).await?;
-    let sql = match Sql::open(&shared.config, &facts.host, &shared.clock).await {
-        Ok(sql) => Some(sql),
-        Err(cause) => {
-            tracing::warn!(
-                cause = cause.chain(),
-                "no SQL connection: slot headroom and sync state stay unknown"
-            );
-            None
-        }
+    let sql = Sql::open(&shared.config, &facts.host, &shared.clock).await;
+    if let Err(cause) = &sql {
+        tracing::warn!(cause = cause.chain(), "no SQL connection: slot headroom and sync state stay unknown");
+    }
+    let _turn = shared.slot_turn.lock().await;
+    let given_up = from.is_some() && shared.is_given_up();
+    let slot = if given_up {
+        slot::renew(&mut connection, sql.as_ref(), &shared.slot, &shared.clock).await?
+    } else {
+        slot::ensure(&mut connection, sql.as_ref(), &shared.slot, &shared.clock).await?
     };
-    let slot = slot::ensure(&mut connection, sql.as_ref(), &shared.slot, &shared.clock).await?;
     shared.health.change(|health| {
         health.host = facts.host.to_string();
         health.server_version = facts.version;
@@ -91,13 +140,21 @@ pub async fn connect(shared: &Arc<Shared>, from: Option<Position>, known: &Catal
         health.slots_lost += u64::from(slot.was_lost);
     });
 
-    let mut begin = Begin { shared, facts, ancestry, sql, slot, items: Vec::new(), gap: false };
-    let target = match &from {
+    let mut begin = Begin { shared, config, facts, ancestry, sql, slot, items: Vec::new(), gap: false };
+    let mut target = match &from {
         Some(from) => begin.resume(from)?,
         None => Target { position: begin.fresh(None).await?, prove: false },
     };
+    if given_up && begin.fresh(None).await?.lsn > target.position.lsn {
+        // The log may still be there, but to take it up would have the slot keep it again.
+        let cause = Error::retry("the slot was given up at max_slot_lag");
+        let position = begin.gap(&target.position, &cause).await?;
+        target = Target { position, prove: false };
+    }
     begin.notes(&mut connection, &target.position, known).await?;
-    begin.stream(connection, target, from.is_some()).await
+    let connected = begin.stream(connection, target, from.is_some()).await?;
+    shared.set_given_up(false);
+    Ok(connected)
 }
 
 fn refuse_standby(shared: &Shared, facts: &Facts) -> Result<()> {
@@ -108,7 +165,8 @@ fn refuse_standby(shared: &Shared, facts: &Facts) -> Result<()> {
         return Err(Error::retry(format!(
             "{} is a standby and «standby» is set to refuse: waiting for its promotion or for another host",
             facts.host
-        )));
+        ))
+        .because(Behind));
     }
     tracing::warn!(host = %facts.host, "the server is a standby: what it has not received is not protected");
     Ok(())
@@ -127,9 +185,11 @@ fn same_system(from: &Position, facts: &Facts) -> Result<()> {
 
 struct Begin<'a> {
     shared: &'a Arc<Shared>,
+    /// Of the host that answered, and no other.
+    config: Config,
     facts: Facts,
     ancestry: Ancestry,
-    sql: Option<Sql>,
+    sql: Result<Sql>,
     slot: Slot,
     items: Vec<(Item, Position)>,
     gap: bool,
@@ -157,7 +217,8 @@ impl Begin<'_> {
                 "{host} is a standby that has not received yet what the stream already holds ({position} on timeline \
                  {timeline}, the stream is at {} on timeline {}): waiting for it",
                 from.lsn, from.timeline
-            )));
+            ))
+            .because(Behind));
         }
         if behind {
             return Err(lost(
@@ -173,7 +234,7 @@ impl Begin<'_> {
             Some(Some(end)) if from.lsn < end => Ok(Target { position: from.clone(), prove: true }),
             Some(Some(end)) => {
                 let (next, _) = line
-                    .next_after(from.timeline)
+                    .next_part(from.timeline)
                     .ok_or_else(|| Error::bug("a timeline that ended has no successor"))?;
                 let beyond = from.lsn.since(end);
                 if beyond > 0 {
@@ -224,7 +285,7 @@ impl Begin<'_> {
     /// The next transaction id at the newest checkpoint, in 64 bits.
     async fn next_xid(&self) -> Option<u64> {
         let query = "select next_xid from pg_catalog.pg_control_checkpoint()";
-        let text = self.sql.as_ref()?.row(query).await.ok()??.into_iter().next()??;
+        let text = self.sql.as_ref().ok()?.row(query).await.ok()??.into_iter().next()??;
         let (epoch, xid) = text.split_once(':')?;
         Some(epoch.parse::<u64>().ok()? << 32 | u64::from(xid.parse::<u32>().ok()?))
     }
@@ -262,7 +323,7 @@ impl Begin<'_> {
         while let Some((position, prove)) = tries.get(at).cloned() {
             let open = match connection.take() {
                 Some(open) => open,
-                None => Connection::open(&self.shared.config, self.clock()).await?,
+                None => Connection::open(&self.config, self.clock()).await?,
             };
             let failed = match self.attempt(open, &position, prove).await {
                 Ok((link, cutter, cuts)) => {
@@ -274,8 +335,8 @@ impl Begin<'_> {
                         tracing::warn!("{what}");
                         self.shared.health.change(|health| health.notice = what);
                     }
-                    let Self { facts, items, gap, sql, .. } = self;
-                    return Ok(Connected { facts, link, cutter, items, cuts, gap, sql });
+                    let Self { facts, items, gap, .. } = self;
+                    return Ok(Connected { facts, link, cutter, items, cuts, gap });
                 }
                 Err(failed) => failed,
             };
@@ -285,7 +346,7 @@ impl Begin<'_> {
                 Failed::Busy(_) => self.clock().sleep(slot::LOOK).await,
                 Failed::Slot(_) if !renewed => {
                     renewed = true;
-                    let mut open = Connection::open(&self.shared.config, self.clock()).await?;
+                    let mut open = Connection::open(&self.config, self.clock()).await?;
                     self.slot =
                         slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot, self.clock()).await?;
                     self.shared.health.change(|health| health.slots_lost += 1);
@@ -296,6 +357,19 @@ impl Begin<'_> {
                     at += 1;
                     if at == tries.len() && !self.gap && resumed {
                         tries.push((self.gap(&position, &cause).await?, false));
+                    } else if at == tries.len() && !resumed && !renewed {
+                        // Nothing was taken in yet: the slot has only to keep what the server has.
+                        renewed = true;
+                        let mut open = Connection::open(&self.config, self.clock()).await?;
+                        self.slot =
+                            slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot, self.clock())
+                                .await?;
+                        connection = Some(open);
+                        let begin = self.fresh(None).await?;
+                        for (_, at) in &mut self.items {
+                            at.clone_from(&begin);
+                        }
+                        tries.push((begin, false));
                     } else if at == tries.len() {
                         return Err(Error::retry("the log that the slot should keep is gone").because(cause));
                     }
@@ -310,7 +384,7 @@ impl Begin<'_> {
         let mut begin = self.fresh(Some(&from.memory)).await?;
         if begin.timeline == from.timeline && begin.lsn <= from.lsn {
             // The slot claims to keep what the server no longer has: make it keep what it has.
-            let mut open = Connection::open(&self.shared.config, self.clock()).await?;
+            let mut open = Connection::open(&self.config, self.clock()).await?;
             self.slot = slot::renew(&mut open, self.sql.as_ref(), &self.shared.slot, self.clock()).await?;
             begin = self.fresh(Some(&from.memory)).await?;
         }
@@ -373,7 +447,7 @@ impl Begin<'_> {
     fn refused(&self, cause: WireError) -> Failed {
         match cause.code() {
             Some(SqlState::UNDEFINED_FILE) => Failed::Removed(cause.into()),
-            Some(SqlState::NOT_IN_PREREQUISITE_STATE) => Failed::Slot(cause.into()),
+            Some(SqlState::NOT_IN_PREREQUISITE_STATE | SqlState::UNDEFINED_OBJECT) => Failed::Slot(cause.into()),
             Some(SqlState::OBJECT_IN_USE) => Failed::Busy(Error::from(cause).during(format!(
                 "the slot {} is in use: by another holdfast, or by an old session that the server drops after its \
                  wal_sender_timeout",
@@ -396,8 +470,9 @@ impl Begin<'_> {
             sender_timeout: self.facts.sender_timeout,
         };
         let settled = self.shared.settled_on(position.timeline, position.lsn);
-        let mut link =
-            Link::run(stream, position.timeline, from, settled, pace, self.clock(), &self.shared.health);
+        let floor = if self.gap || self.slot.made { position.lsn } else { Lsn::INVALID };
+        let (clock, health) = (self.clock(), &self.shared.health);
+        let mut link = Link::run(stream, position.timeline, from, settled, floor, pace, clock, health);
         let mut page = OpenPage::new(from);
         let mut rest = None;
         let more = self.facts.position > position.lsn;

@@ -7,19 +7,17 @@ use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use holdfast_core::{
-    Content, Error, Finished, Follower, Instant, Item, Place, Result, State, Step, Timestamp, task,
+    Content, Error, Finished, Follower, Instant, Item, Place, Result, State, Step, Timestamp,
 };
-
-use holdfast_pgwire::Host;
 
 use super::{
     Shared,
     connect::{Connected, connect},
     cutter::{Cut, Cutter},
     link::{Event, Link},
-    monitor,
+    server::Facts,
 };
-use crate::{cursor::Position, records::NoteBody, settings::Ack, sql::Sql, wal::Lsn};
+use crate::{cursor::Position, records::NoteBody, settings::Ack, wal::Lsn};
 
 type Switching = Pin<Box<dyn Future<Output = Result<Connected>> + Send>>;
 
@@ -40,7 +38,8 @@ pub(super) struct PostgresFollower {
     finished: VecDeque<Finished>,
     /// Where the server was when we began; `None` once said so.
     catching_up: Option<(u32, Lsn)>,
-    monitor: Option<task::Task<()>>,
+    /// The server is a standby: what its primary holds beyond it nobody knows, so nothing is vouched for.
+    standby: bool,
 }
 
 impl PostgresFollower {
@@ -50,7 +49,7 @@ impl PostgresFollower {
         content: Arc<dyn Content>,
         state: Arc<dyn State>,
     ) -> Result<Self> {
-        let Connected { facts, link, cutter, items, cuts, gap, sql } = connected;
+        let Connected { facts, link, cutter, items, cuts, gap } = connected;
         let mut follower = Self {
             shared,
             state: state.clone(),
@@ -59,9 +58,9 @@ impl PostgresFollower {
             ready: VecDeque::new(),
             finished: VecDeque::new(),
             catching_up: Some((facts.timeline, facts.position)),
-            monitor: None,
+            standby: facts.standby,
         };
-        follower.stream(link, facts.host, sql, items, cuts)?;
+        follower.stream(link, &facts, items, cuts)?;
         if gap {
             follower.shared.bases.demand();
         }
@@ -71,25 +70,25 @@ impl PostgresFollower {
 
     /// Goes on along a new connection.
     fn adopt(&mut self, connected: Connected) -> Result<()> {
-        let Connected { facts, link, cutter, items, cuts, sql, gap } = connected;
+        let Connected { facts, link, cutter, items, cuts, gap } = connected;
         self.cutter = cutter;
         if gap {
             self.shared.bases.demand();
         }
-        self.stream(link, facts.host, sql, items, cuts)
+        self.stream(link, &facts, items, cuts)
     }
 
     fn stream(
         &mut self,
         link: Link,
-        host: Host,
-        sql: Option<Sql>,
+        facts: &Facts,
         items: Vec<(Item, Position)>,
         cuts: Vec<Cut>,
     ) -> Result<()> {
         self.shared.set_link(Some(link.state.clone()));
         self.shared.health.change(|health| health.connections += 1);
-        self.monitor = sql.map(|sql| monitor::watch(self.shared.clone(), link.state.clone(), host, sql));
+        self.shared.watch_slot(&facts.host);
+        self.standby = facts.standby;
         for (item, position) in items {
             self.ready.push_back(Step { item, cursor: position.encode()?, vouched: None, waits: false });
         }
@@ -127,7 +126,8 @@ impl PostgresFollower {
     fn news(&self) -> (Option<(Instant, Timestamp)>, bool) {
         let Stage::Streaming(link) = &self.stage else { return (None, false) };
         let received = self.cutter.received();
-        let vouched = link.state.vouched(received).map(|vouch| (vouch.instant, vouch.time));
+        let vouched = link.state.vouched(received).filter(|_| !self.standby);
+        let vouched = vouched.map(|vouch| (vouch.instant, vouch.time));
         (vouched, link.state.hurried(received))
     }
 
@@ -156,7 +156,6 @@ impl PostgresFollower {
                     self.take(vec![cut])?;
                 }
                 self.shared.set_link(None);
-                self.monitor = None;
                 let (shared, state, position) =
                     (self.shared.clone(), self.state.clone(), self.cutter.position());
                 self.stage = Stage::Switching(Box::pin(async move {
@@ -164,7 +163,12 @@ impl PostgresFollower {
                 }));
                 Ok(())
             }
-            Event::Removed(cause) | Event::Over(cause) => Err(cause),
+            // The next stream finds out what is missing and records the gap.
+            Event::Removed(cause) => Err(Error::retry(
+                "the server removed log before it was sent: the stream is opened again and records a gap",
+            )
+            .because(cause)),
+            Event::Over(cause) => Err(cause),
         }
     }
 
@@ -229,7 +233,6 @@ impl Follower for PostgresFollower {
             }
             if let Err(cause) = self.happen().await {
                 self.shared.set_link(None);
-                self.monitor = None;
                 self.stage = Stage::Over("the stream broke earlier: it must be opened again".to_owned());
                 return Err(cause);
             }

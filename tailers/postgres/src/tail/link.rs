@@ -1,7 +1,8 @@
 //! One streaming connection: a task that reads, a task that reports, and the state they share with the
 //! follower and the settler. Neither task ever waits for an upload.
 //!
-//! Invariants: the flush position reported is `min(settled, received)` and never falls on one connection;
+//! Invariants: the flush position reported is `min(settled, received)`, never falls on one connection and never
+//! names log before `floor`, which the slot keeps no more;
 //! an instant is vouched for only by an answer that the server gave after it.
 
 use std::{
@@ -106,6 +107,9 @@ pub struct LinkState {
     pub timeline: u32,
     /// Where the stream began.
     pub start: Lsn,
+    /// What is settled counts from here on: before it the slot keeps nothing, and a report of less would move
+    /// the slot back to log that the server has removed or is to remove.
+    floor: Lsn,
     clock: Clock,
     pace: Pace,
     inner: Mutex<Inner>,
@@ -138,6 +142,50 @@ pub struct Link {
 }
 
 impl LinkState {
+    fn new(
+        timeline: u32,
+        start: Lsn,
+        settled: Lsn,
+        floor: Lsn,
+        pace: Pace,
+        clock: &Clock,
+        health: &SharedHealth,
+    ) -> Self {
+        let now = clock.now();
+        Self {
+            timeline,
+            start,
+            floor,
+            clock: clock.clone(),
+            pace,
+            inner: Mutex::new(Inner {
+                received: start,
+                server_end: start,
+                settled: if settled < floor { Lsn::INVALID } else { settled },
+                acknowledged: Lsn::INVALID,
+                probe: Probe::None,
+                // The report that began the stream asked for an answer.
+                outstanding: 1,
+                vouches: VecDeque::new(),
+                last_wal: now,
+                last_heard: now,
+                last_report: now,
+                asked: true,
+                stopping: None,
+                last_asked: now,
+                hurry: None,
+                counted_on: false,
+                leaving: false,
+                gone: false,
+                dropped: None,
+            }),
+            report: Notify::new(),
+            drop: Notify::new(),
+            left: Notify::new(),
+            health: health.clone(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,7 +193,7 @@ impl LinkState {
     /// Everything up to `lsn` (of this link's timeline) is durable.
     pub fn settle(&self, lsn: Lsn) {
         let mut inner = self.lock();
-        if lsn > inner.settled {
+        if lsn > inner.settled && lsn >= self.floor {
             inner.settled = lsn;
             drop(inner);
             self.report.notify_one();
@@ -297,8 +345,10 @@ impl LinkState {
         };
         let ping = inner.outstanding == 0 && ping_at.is_some_and(|at| at <= now);
         let spaced = inner.last_report + SPACING <= now;
-        if !ping && flushed <= inner.acknowledged && !(inner.asked && spaced) {
-            let mut at = ping_at.filter(|_| inner.outstanding == 0).unwrap_or(now + idle);
+        // An answer that nobody has read yet must not silence us: the server hangs up on who says nothing.
+        let due = inner.last_report + idle;
+        if !ping && flushed <= inner.acknowledged && !(inner.asked && spaced) && due > now {
+            let mut at = ping_at.filter(|_| inner.outstanding == 0).unwrap_or(due).min(due);
             if inner.asked {
                 at = at.min(inner.last_report + SPACING);
             }
@@ -346,52 +396,26 @@ enum Report {
 
 fn status(received: Lsn, flushed: Lsn) -> Status {
     let wire = |lsn: Lsn| WireLsn(lsn.0);
-    Status { written: wire(received), flushed: wire(flushed), applied: wire(flushed) }
+    // Commits that wait for `remote_write` must not be told that log is safe which is in memory only.
+    let written = if flushed == Lsn::INVALID { received } else { flushed };
+    Status { written: wire(written), flushed: wire(flushed), applied: wire(flushed) }
 }
 
 impl Link {
-    /// Runs `stream`, which begins at `start`; `settled` is durable already (0/0 when nothing is).
+    /// Runs `stream`, which begins at `start`; `settled` is durable already (0/0 when nothing is), and counts from
+    /// `floor` on.
+    #[expect(clippy::too_many_arguments, reason = "all of them are what one stream is")]
     pub fn run(
         stream: Stream,
         timeline: u32,
         start: Lsn,
         settled: Lsn,
+        floor: Lsn,
         pace: Pace,
         clock: &Clock,
         health: &SharedHealth,
     ) -> Self {
-        let now = clock.now();
-        let state = Arc::new(LinkState {
-            timeline,
-            start,
-            clock: clock.clone(),
-            pace,
-            inner: Mutex::new(Inner {
-                received: start,
-                server_end: start,
-                settled,
-                acknowledged: Lsn::INVALID,
-                probe: Probe::None,
-                // The report that began the stream asked for an answer.
-                outstanding: 1,
-                vouches: VecDeque::new(),
-                last_wal: now,
-                last_heard: now,
-                last_report: now,
-                asked: true,
-                stopping: None,
-                last_asked: now,
-                hurry: None,
-                counted_on: false,
-                leaving: false,
-                gone: false,
-                dropped: None,
-            }),
-            report: Notify::new(),
-            drop: Notify::new(),
-            left: Notify::new(),
-            health: health.clone(),
-        });
+        let state = Arc::new(LinkState::new(timeline, start, settled, floor, pace, clock, health));
         let (sender, events) = mpsc::channel(QUEUE);
         let (reader, writer) = stream.split();
         let reading = task::spawn(read(reader, state.clone(), sender));
@@ -504,6 +528,55 @@ async fn report(mut writer: StreamWriter, state: Arc<LinkState>) {
                     () = state.clock.sleep_until(at) => {}
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(settled: u64, floor: u64) -> LinkState {
+        let pace = Pace { shutdown_grace: Duration::from_secs(3), sender_timeout: None };
+        let (clock, health) = (Clock::system(), SharedHealth::default());
+        LinkState::new(1, Lsn(100), Lsn(settled), Lsn(floor), pace, &clock, &health)
+    }
+
+    fn sent(link: &LinkState) -> Option<(Status, bool)> {
+        match link.next_report() {
+            Report::Send(status, ping) => Some((status, ping)),
+            _ => None,
+        }
+    }
+
+    /// Or the new slot would move back to log that is gone.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_settled_before_a_gap_is_not_reported_behind_it() {
+        let link = link(50, 100);
+        link.on_wal(Lsn(100), 100, Lsn(200));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(sent(&link).unwrap().0.flushed, WireLsn(0));
+        link.settle(Lsn(70));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(sent(&link).unwrap().0.flushed, WireLsn(0));
+        link.settle(Lsn(150));
+        let status = sent(&link).unwrap().0;
+        assert_eq!((status.flushed, status.applied), (WireLsn(150), WireLsn(150)));
+        // Commits that wait for remote_write wait for durable log too.
+        assert_eq!(status.written, WireLsn(150));
+    }
+
+    /// The first answer is never read here, so no ping is due.
+    #[tokio::test(start_paused = true)]
+    async fn reports_go_on_while_an_answer_is_outstanding() {
+        let link = link(0, 0);
+        tokio::time::advance(PING_IDLE).await;
+        assert!(sent(&link).is_some(), "the report that the server asked for");
+        for _ in 0..3 {
+            assert!(sent(&link).is_none());
+            tokio::time::advance(PING_IDLE).await;
+            let (_, ping) = sent(&link).expect("silent while an answer is outstanding");
+            assert!(!ping);
         }
     }
 }

@@ -11,11 +11,14 @@ mod server;
 mod settle;
 mod slot;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use async_trait::async_trait;
 use holdfast_core::{Clock, Content, Cursor, Follower, Identity, Result, Settler, State, Tailer, task};
-use holdfast_pgwire::{Config, Connection};
+use holdfast_pgwire::{Config, Connection, Host};
 
 pub(crate) use server::{Facts, parameters};
 
@@ -39,8 +42,14 @@ pub(crate) struct Shared {
     pub bases: Arc<Bases>,
     link: Mutex<Option<Arc<LinkState>>>,
     settled: Mutex<Option<(u32, Lsn)>>,
-    /// Work that outlives a connection.
-    chore: Mutex<Option<task::Task<()>>>,
+    /// Looks at the slot from the first connection to the end, also while no stream runs.
+    watch: Mutex<Option<(Host, task::Task<()>)>>,
+    /// A stream has begun: what SQL tells of it is wanted now.
+    begun: Arc<tokio::sync::Notify>,
+    /// Held by whoever makes or drops the slot.
+    slot_turn: tokio::sync::Mutex<()>,
+    /// The slot went beyond `max_slot_lag`: the next stream leaves the log behind that it kept.
+    given_up: AtomicBool,
 }
 
 impl Shared {
@@ -63,8 +72,27 @@ impl Shared {
         }
     }
 
-    fn set_chore(&self, chore: task::Task<()>) {
-        *self.chore.lock().unwrap_or_else(PoisonError::into_inner) = Some(chore);
+    /// Has the slot watched at `host`, from now on.
+    fn watch_slot(self: &Arc<Self>, host: &Host) {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*watch {
+            Some((there, task)) if there == host && !task.is_finished() => {}
+            _ => *watch = Some((host.clone(), monitor::watch(self, host.clone()))),
+        }
+        drop(watch);
+        self.begun.notify_one();
+    }
+
+    fn unwatch_slot(&self) {
+        drop(self.watch.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn set_given_up(&self, given_up: bool) {
+        self.given_up.store(given_up, Ordering::Release);
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
     }
 
     fn link(&self) -> Option<Arc<LinkState>> {
@@ -99,9 +127,21 @@ impl Postgres {
         let bases = Arc::new(Bases::new(&settings, config.clone(), clock.clone(), health.clone()));
         let slot = settings.slot_for(source);
         slot::check_name(&slot)?;
-        let (link, settled, chore) = (Mutex::default(), Mutex::default(), Mutex::default());
         Ok(Self {
-            shared: Arc::new(Shared { settings, config, slot, clock, health, bases, link, settled, chore }),
+            shared: Arc::new(Shared {
+                settings,
+                config,
+                slot,
+                clock,
+                health,
+                bases,
+                link: Mutex::default(),
+                settled: Mutex::default(),
+                watch: Mutex::default(),
+                begun: Arc::default(),
+                slot_turn: tokio::sync::Mutex::default(),
+                given_up: AtomicBool::new(false),
+            }),
         })
     }
 
@@ -123,6 +163,7 @@ impl Postgres {
 
     /// Drops the slot at the server (`source retire`): the server then forgets what was not received.
     pub async fn retire(&self) -> Result<()> {
+        self.shared.unwatch_slot();
         let mut connection = Connection::open(&self.shared.config, &self.shared.clock).await?;
         slot::drop_it(&mut connection, &self.shared.slot, &self.shared.clock).await
     }

@@ -14,6 +14,9 @@ use crate::{sql::Sql, wal::Lsn};
 pub const LINGER: Duration = Duration::from_secs(5);
 pub const LOOK: Duration = Duration::from_millis(50);
 
+/// The SQL connection beside the replication connection, or why there is none.
+pub type Side<'a> = std::result::Result<&'a Sql, &'a Error>;
+
 /// A slot that keeps log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -45,12 +48,7 @@ pub fn check_name(name: &str) -> Result<()> {
 }
 
 /// Finds the slot, or makes it so that it keeps log from now on.
-pub async fn ensure(
-    connection: &mut Connection,
-    sql: Option<&Sql>,
-    name: &str,
-    clock: &Clock,
-) -> Result<Slot> {
+pub async fn ensure(connection: &mut Connection, sql: Side<'_>, name: &str, clock: &Clock) -> Result<Slot> {
     let was_lost = match find(connection, sql, name).await? {
         Found::Keeps(restart) => return Ok(Slot { restart, was_lost: false, made: false }),
         Found::KeepsNothing => {
@@ -63,12 +61,7 @@ pub async fn ensure(
 }
 
 /// Drops the slot whatever its state and makes it anew.
-pub async fn renew(
-    connection: &mut Connection,
-    sql: Option<&Sql>,
-    name: &str,
-    clock: &Clock,
-) -> Result<Slot> {
+pub async fn renew(connection: &mut Connection, sql: Side<'_>, name: &str, clock: &Clock) -> Result<Slot> {
     drop_it(connection, name, clock).await?;
     make(connection, sql, name).await.map(|restart| Slot { restart, was_lost: true, made: true })
 }
@@ -87,7 +80,7 @@ pub async fn drop_it(connection: &mut Connection, name: &str, clock: &Clock) -> 
     }
 }
 
-async fn make(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Lsn> {
+async fn make(connection: &mut Connection, sql: Side<'_>, name: &str) -> Result<Lsn> {
     match connection.create_slot(name, Reserve::Now, Lifetime::Permanent).await {
         Err(cause) if cause.code() == Some(SqlState::DUPLICATE_OBJECT) => {}
         other => other.map_err(|cause| named(cause, name))?,
@@ -98,7 +91,7 @@ async fn make(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Res
     }
 }
 
-async fn find(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Result<Found> {
+async fn find(connection: &mut Connection, sql: Side<'_>, name: &str) -> Result<Found> {
     let (kind, restart) = if connection.server_major() >= 15 {
         match connection.read_slot(name).await {
             Ok(None) => return Ok(Found::Absent),
@@ -110,11 +103,16 @@ async fn find(connection: &mut Connection, sql: Option<&Sql>, name: &str) -> Res
             Err(cause) => return Err(cause.into()),
         }
     } else {
-        let sql = sql.ok_or_else(|| {
+        let sql = sql.map_err(|cause| {
+            let (major, why) = (connection.server_major(), cause.chain());
+            if cause.is_passing() {
+                return Error::retry(format!(
+                    "Postgres {major} tells the state of a slot by SQL only, and no SQL connection is possible now: {why}"
+                ));
+            }
             Error::configure(format!(
-                "Postgres {} tells the state of a slot by SQL only, and no SQL connection is possible: let the user \
-                 connect to its database in pg_hba.conf",
-                connection.server_major()
+                "Postgres {major} tells the state of a slot by SQL only, and no SQL connection is possible: let the user \
+                 connect to its database in pg_hba.conf: {why}"
             ))
         })?;
         // The name was checked when it was first sent to the server; here it stands between quotes.

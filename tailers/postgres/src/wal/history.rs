@@ -16,7 +16,8 @@ pub struct Ancestor {
     pub reason: String,
 }
 
-/// The line of a timeline: its ancestors, oldest first; ends never fall.
+/// The line of a timeline: its ancestors, oldest first; ends never fall. An ancestor may hold nothing of its own:
+/// it ends where it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     pub timeline: u32,
@@ -44,10 +45,13 @@ impl History {
             let (Some(parent), Some(end)) = (parent, end) else {
                 return Err(bad(&format!("has a line that is none: «{line}»")));
             };
-            if ancestors.last().is_some_and(|last| last.timeline >= parent || last.end > end)
-                || parent >= timeline
-            {
+            if ancestors.last().is_some_and(|last| last.timeline >= parent) || parent >= timeline {
                 return Err(bad("does not rise from line to line"));
+            }
+            // A recovery may follow the newest timeline and stop before it was forked: what lies behind the later,
+            // lower end is no part of this line.
+            for earlier in &mut ancestors {
+                earlier.end = earlier.end.min(end);
             }
             ancestors.push(Ancestor { timeline: parent, end, reason: words.next().unwrap_or("").to_owned() });
         }
@@ -96,6 +100,15 @@ impl History {
         ancestor.map_or(self.timeline, |ancestor| ancestor.timeline)
     }
 
+    /// The timeline that follows `timeline` on this line and holds log of its own, and where it begins.
+    pub fn next_part(&self, timeline: u32) -> Option<(u32, Lsn)> {
+        let (mut next, begin) = self.next_after(timeline)?;
+        while self.end_of(next).flatten().is_some_and(|end| end <= begin) {
+            next = self.next_after(next)?.0;
+        }
+        Some((next, begin))
+    }
+
     /// The timeline that follows `timeline` on this line, and where it begins.
     pub fn next_after(&self, timeline: u32) -> Option<(u32, Lsn)> {
         let at = self.ancestors.iter().position(|ancestor| ancestor.timeline == timeline)?;
@@ -126,9 +139,22 @@ mod tests {
 
     #[test]
     fn what_does_not_rise_is_refused() {
-        for bad in [&b""[..], b"# nothing", b"2 0/1", b"1 0/2\n1 0/3", b"1 0/5\n2 0/4", b"x 0/1", b"1 y"] {
+        for bad in [&b""[..], b"# nothing", b"2 0/1", b"1 0/2\n1 0/3", b"1 0/5\n2 0/6", b"x 0/1", b"1 y"] {
             assert!(History::parse(2, bad).is_err(), "{}", String::from_utf8_lossy(bad));
         }
-        assert!(History::parse(3, b"1 0/5\n2 0/4").is_err());
+    }
+
+    /// As Postgres writes it when a recovery along timeline 2 stops before the place where 2 was forked.
+    #[test]
+    fn a_later_lower_end_cuts_the_earlier_ones() {
+        let history = History::parse(3, b"1 0/15262E0\n2 0/1516790").unwrap();
+        assert_eq!(history.end_of(1), Some(Some(Lsn(0x151_6790))));
+        assert_eq!(history.start_of(3), Some(Lsn(0x151_6790)));
+        assert_eq!(history.timeline_at(Lsn(0x151_6790)), 3);
+        assert_eq!(history.timeline_at(Lsn(0x151_678F)), 1);
+        assert!(!history.holds(1, Lsn(0x152_62E0)) && !history.holds(2, Lsn(0x152_62E0)));
+        assert_eq!(history.next_part(1), Some((3, Lsn(0x151_6790))));
+        assert_eq!(history.next_part(2), Some((3, Lsn(0x151_6790))));
+        assert_eq!(history.next_part(3), None);
     }
 }
