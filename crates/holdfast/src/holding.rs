@@ -44,7 +44,7 @@ mod tests {
         sink::{Body, Capabilities, Created, Page, Range},
     };
     use holdfast_repo::seal::Key;
-    use holdfast_testkit::memory_sink::MemorySink;
+    use holdfast_testkit::MemorySink;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use holdfast_core::{
     Act, Clock, Error, Instant, Random, Result,
     sink::Capabilities,
-    task::{self, Task},
+    task::Task,
 };
 use holdfast_pipeline::{Outcome, Pool};
 use tokio::{
@@ -204,7 +204,7 @@ impl Signals {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_core::Timestamp;
+    use holdfast_core::{Timestamp, task};
     use tokio::sync::mpsc;
 
     use super::*;
