@@ -50,7 +50,7 @@ async fn after_three_silent_heartbeats_the_standby_takes_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_takeover_manual_silence_means_nothing() {
     let server = Server::start(Major::V13).await.unwrap();
-    let settings = "heartbeat = \"500ms\"\ntakeover = \"manual\"";
+    let settings = "heartbeat = \"1s\"\ntakeover = \"manual\"";
     let site = Site::ready(Place::Folder, &server, settings).await.unwrap();
     let mut first = site.run().unwrap();
     first.backed_up(PATIENCE).await.unwrap();

@@ -14,6 +14,8 @@ use holdfast_s3::S3Settings;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::bounds;
+
 const ENVIRONMENT: &str = "HOLDFAST_";
 /// Keys of the environment that are flags of the command line and no settings.
 const FLAGS: [&str; 4] = ["CONFIG", "IDENTITY_FILE", "PASSPHRASE_FILE", "PG_BIN"];
@@ -59,7 +61,7 @@ impl<'de> Deserialize<'de> for RepoIdText {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Process {
-    /// Instance id and control socket. May vanish; then this instance counts as another one.
+    /// Instance ids and control sockets. May vanish; then this instance counts as another one.
     pub state_dir: PathBuf,
     /// Address of /metrics, /healthz, /readyz and the status page.
     pub listen: Option<String>,
@@ -159,7 +161,9 @@ impl Config {
             sources.insert(name, source);
         }
         distinct(&sources)?;
-        Ok(Self { repository, process, sources })
+        let config = Self { repository, process, sources };
+        bounds::check(&config)?;
+        Ok(config)
     }
 
     pub fn source(&self, name: &str) -> Result<&Source> {

@@ -1,6 +1,8 @@
-//! Orders to a running process, over a unix socket in the state folder: only who may write there may give them.
+//! Orders to the process that follows a source, over a unix socket in the source's state folder: only who may write
+//! there may give them. The folder's lock decides whose socket it is, so processes that share a state folder do not
+//! take each other's.
 
-use std::{collections::BTreeMap, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use axum::{Router, extract::State, http::StatusCode, routing::post};
 use holdfast_core::{Error, Result, task};
@@ -10,23 +12,22 @@ use tokio::{
     net::{UnixListener, UnixStream},
 };
 
-use crate::{sources::Watched, state::control_socket};
+use crate::state::{StateFolder, control_socket};
 
-type Orders = Arc<BTreeMap<String, BackupRequests>>;
+/// The one order there is today.
+pub const BASE_BACKUP: &str = "/base-backup";
 
 /// Listens until the task is dropped.
-pub fn serve(state: &Path, watched: &[Watched]) -> Result<task::Task<()>> {
-    let orders: BTreeMap<_, _> =
-        watched.iter().map(|source| (source.name.clone(), source.requests.clone())).collect();
-    let path = control_socket(state);
-    // A socket file outlives its process; the flocks of the sources tell whether another process lives.
+pub fn serve(state: &StateFolder, requests: BackupRequests) -> Result<task::Task<()>> {
+    let path = state.control_socket();
+    // A socket file outlives its process; the folder's lock, which we hold, tells that no other process lives.
     let _ = std::fs::remove_file(&path);
     let trouble = |cause: std::io::Error| {
         Error::configure(format!("the control socket {} cannot be made", path.display())).because(cause)
     };
     let listener = UnixListener::bind(&path).map_err(trouble)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(trouble)?;
-    let router = Router::new().route("/base-backup/{name}", post(base_backup)).with_state(Arc::new(orders));
+    let router = Router::new().route(BASE_BACKUP, post(base_backup)).with_state(requests);
     Ok(task::spawn(async move {
         if let Err(cause) = axum::serve(listener, router).await {
             tracing::warn!(%cause, "the control socket ended; base-backup will not reach this process");
@@ -34,23 +35,20 @@ pub fn serve(state: &Path, watched: &[Watched]) -> Result<task::Task<()>> {
     }))
 }
 
-async fn base_backup(
-    State(orders): State<Orders>,
-    axum::extract::Path(name): axum::extract::Path<String>,
-) -> (StatusCode, String) {
-    match orders.get(&name) {
-        Some(requests) if requests.ask() => (StatusCode::ACCEPTED, "a base backup begins now".to_owned()),
-        Some(_) => (StatusCode::OK, "a base backup is asked for already".to_owned()),
-        None => (StatusCode::NOT_FOUND, format!("this process follows no source «{name}»")),
+async fn base_backup(State(requests): State<BackupRequests>) -> (StatusCode, &'static str) {
+    if requests.ask() {
+        (StatusCode::ACCEPTED, "a base backup begins now")
+    } else {
+        (StatusCode::OK, "a base backup is asked for already")
     }
 }
 
-/// Gives one order; the answer's sentence.
-pub async fn order(state: &Path, path: &str) -> Result<String> {
-    let socket = control_socket(state);
+/// Gives one order to the process that follows `source`; the answer's sentence.
+pub async fn order(state: &Path, source: &str, path: &str) -> Result<String> {
+    let socket = control_socket(state, source);
     let silent = |cause: std::io::Error| {
         Error::retry(format!(
-            "no running holdfast answers at {}; start one with «holdfast run», or give its state_dir",
+            "no running holdfast that follows «{source}» answers at {}; start one with «holdfast run», or give its state_dir",
             socket.display()
         ))
         .because(cause)

@@ -43,7 +43,7 @@ pub fn write_secret(path: &Path, text: &str) -> Result<()> {
         let mend = if cause.kind() == std::io::ErrorKind::AlreadyExists {
             "it is there already and is not overwritten; choose another name"
         } else {
-            "it cannot be written"
+            "it cannot be written: its folder must be there, and this user must be allowed to write to it"
         };
         Error::configure(format!("{}: {mend}", path.display())).because(cause)
     };

@@ -1,10 +1,12 @@
 //! The binary: settings, commands, metrics and the wiring of sources, pipeline and sink. The path of a batch
 //! is on one page in docs/architecture.md.
 
+mod bounds;
 mod cli;
 mod commands;
 mod config;
 mod control;
+mod holding;
 mod keys;
 mod logging;
 mod memory;
@@ -16,6 +18,8 @@ mod sources;
 mod state;
 mod status_page;
 mod store;
+mod supervision;
+mod watchdog;
 
 use std::process::ExitCode;
 

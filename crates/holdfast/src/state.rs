@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 #[derive(Debug)]
 pub struct StateFolder {
     pub instance: [u8; 16],
+    folder: PathBuf,
     _lock: File,
 }
 
@@ -59,11 +60,20 @@ impl StateFolder {
                 fresh
             }
         };
-        Ok(Self { instance, _lock: file })
+        Ok(Self { instance, folder, _lock: file })
+    }
+
+    /// Where whoever holds the lock takes orders (`base-backup`).
+    pub fn control_socket(&self) -> PathBuf {
+        socket_in(&self.folder)
     }
 }
 
-/// The socket on which a running process takes orders (`base-backup`).
-pub fn control_socket(state: &Path) -> PathBuf {
-    state.join("control.sock")
+/// The socket on which the process that follows `source` takes orders.
+pub fn control_socket(state: &Path, source: &str) -> PathBuf {
+    socket_in(&state.join(source))
+}
+
+fn socket_in(folder: &Path) -> PathBuf {
+    folder.join("control.sock")
 }

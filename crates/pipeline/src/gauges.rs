@@ -24,6 +24,7 @@ pub struct Gauges {
     batches: [AtomicU64; BATCH_BYTES.len() + 1],
     objects_put: AtomicU64,
     fenced: AtomicU64,
+    turns: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -99,6 +100,8 @@ pub struct Figures {
     /// Log objects that are sealed or on their way.
     pub in_flight: usize,
     pub objects_put: u64,
+    /// Turns of the loop that streams: one that stands still while the phase says «streaming» is stuck.
+    pub turns: u64,
     /// Counts per class of [`BATCH_BYTES`], not cumulative.
     pub batches: [u64; BATCH_BYTES.len() + 1],
     /// Since the newest instant of which all that the source held is durable, an earlier process's included; since
@@ -137,6 +140,7 @@ impl Gauges {
             batches: Default::default(),
             objects_put: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
         }
     }
 
@@ -154,6 +158,7 @@ impl Gauges {
             content: inner.content,
             in_flight: inner.in_flight,
             objects_put: self.objects_put.load(Relaxed),
+            turns: self.turns.load(Relaxed),
             batches: std::array::from_fn(|class| self.batches.get(class).map_or(0, |n| n.load(Relaxed))),
             at_risk: now.saturating_duration_since(newest),
             at_risk_bytes: counts.received.bytes.saturating_sub(counts.stored.bytes),
@@ -168,6 +173,10 @@ impl Gauges {
         let mut inner = self.lock();
         inner.phase = phase;
         inner.sentence = sentence.into();
+    }
+    /// The writer ended by an error, or by a fault that it could not say itself.
+    pub fn failed(&self, sentence: String) {
+        self.phase(Phase::Failed, sentence);
     }
     pub fn store_answered(&self) {
         self.lock().store_trouble = None;
@@ -224,6 +233,9 @@ impl Gauges {
     }
     pub(crate) fn fenced(&self) {
         self.fenced.fetch_add(1, Relaxed);
+    }
+    pub(crate) fn turned(&self) {
+        self.turns.fetch_add(1, Relaxed);
     }
     pub(crate) fn object_put(&self) {
         self.objects_put.fetch_add(1, Relaxed);

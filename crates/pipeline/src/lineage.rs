@@ -64,6 +64,19 @@ pub(crate) async fn stream(tools: &Tools, repository: &Repository, identity: &Id
     Ok(stream)
 }
 
+/// Refuses a key file that belongs to another source of the repository: its ring would get the lineage of a stranger.
+pub(crate) async fn is_meant(tools: &Tools, repository: &Repository) -> Result<()> {
+    let Some(name) = &tools.settings.source else { return Ok(()) };
+    let known = repository.source_ring(tools.source).await?.content(&tools.source_key)?.name;
+    if *name == known {
+        return Ok(());
+    }
+    Err(Error::configure(format!(
+        "the key file of «{name}» holds the key of source «{known}»: set key_file in [source.{name}] to the key of \
+         «{name}», which «holdfast source key {name}» writes again"
+    )))
+}
+
 /// What the source of a lineage calls itself; its number where the record cannot be read.
 async fn identity_of(tools: &Tools, other: Stream) -> Result<String> {
     let range = Range::Part { from: 0, length: RECORD_MAX as u64 + 1 };

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use futures::future::BoxFuture;
-use holdfast_core::{Epoch, Result, sink::Body};
+use holdfast_core::{Act, Epoch, Result, sink::Body};
 use holdfast_repo::{
     chain::Access,
     merged::{FAN_IN, Merger},
@@ -26,12 +26,24 @@ pub(crate) struct Merging {
     /// A gapless run below the watermark.
     run: VecDeque<(u64, Body)>,
     bytes: usize,
-    work: Option<BoxFuture<'static, Result<()>>>,
+    /// What is merged now; it answers whether originals may go on being removed.
+    work: Option<BoxFuture<'static, Result<bool>>>,
+    /// Until the store says that this writer may not, which no second question in this epoch would change.
+    removes: bool,
 }
 
 impl Merging {
     pub fn new(tools: Tools, access: Access, epoch: Epoch) -> Self {
-        Self { tools, access, epoch, above: BTreeMap::new(), run: VecDeque::new(), bytes: 0, work: None }
+        Self {
+            tools,
+            access,
+            epoch,
+            above: BTreeMap::new(),
+            run: VecDeque::new(),
+            bytes: 0,
+            work: None,
+            removes: true,
+        }
     }
 
     /// Takes an object that was stored, and what of it lies below the watermark now.
@@ -84,7 +96,8 @@ impl Merging {
     fn merge(&mut self, count: usize) {
         let taken: Vec<(u64, Body)> = self.run.drain(..count).collect();
         self.bytes -= taken.iter().map(|(_, body)| body.len()).sum::<usize>();
-        self.work = Some(Box::pin(merge(self.tools.clone(), self.access.clone(), self.epoch, taken)));
+        let (tools, access) = (self.tools.clone(), self.access.clone());
+        self.work = Some(Box::pin(merge(tools, access, self.epoch, taken, self.removes)));
     }
 
     /// Carries merging on; returns when one merge is done. Cancel-safe.
@@ -93,15 +106,23 @@ impl Merging {
             Some(work) => {
                 let done = work.await;
                 self.work = None;
+                self.removes = done?;
                 self.begin();
-                done
+                Ok(())
             }
             None => std::future::pending().await,
         }
     }
 }
 
-async fn merge(tools: Tools, access: Access, epoch: Epoch, originals: Vec<(u64, Body)>) -> Result<()> {
+/// Whether the next originals may be removed, too.
+async fn merge(
+    tools: Tools,
+    access: Access,
+    epoch: Epoch,
+    originals: Vec<(u64, Body)>,
+    removes: bool,
+) -> Result<bool> {
     let names: Vec<String> = originals.iter().map(|(number, _)| access.stream.log(epoch, *number)).collect();
     let key = tools.source_key.clone();
     let merged = tools.pool.run(move || {
@@ -114,17 +135,15 @@ async fn merge(tools: Tools, access: Access, epoch: Epoch, originals: Vec<(u64, 
     let merged = merged.await??;
     let name = access.stream.merged(epoch, merged.from, merged.to);
     create_ours(&*tools.sink, &name, &merged.body).await?;
+    if !removes {
+        return Ok(false);
+    }
     // R6: a claimant creates its epoch before it looks; we look before we remove. One of us sees the other.
     if !access.epochs_above(epoch).await?.is_empty() {
         tracing::info!(name, "another epoch stands above ours: originals stay");
-        return Ok(());
+        return Ok(true);
     }
-    if let Err(error) = tools.sink.remove(&names).await {
-        tracing::debug!(
-            name,
-            error = error.chain(),
-            "originals were not removed and stay; readers pass them by"
-        );
-    }
-    Ok(())
+    let Err(error) = tools.sink.remove(&names).await else { return Ok(true) };
+    tracing::debug!(name, error = error.chain(), "originals were not removed and stay; readers pass them by");
+    Ok(error.act() != Act::Configure)
 }

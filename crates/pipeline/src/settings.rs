@@ -29,6 +29,9 @@ pub struct Settings {
     /// A stop is carried out within this time: flush, settle, release, good-bye to the source.
     #[serde(with = "text::duration")]
     pub stop_grace: Duration,
+    /// What the settings call the source: another source's key is refused. Given at a start, not in a file.
+    #[serde(skip)]
+    pub source: Option<String>,
     /// Given at a start, not in a file.
     #[serde(skip)]
     pub take_over: bool,
@@ -49,6 +52,7 @@ impl Default for Settings {
             budget: Budget::default(),
             merge: true,
             stop_grace: Duration::from_secs(10),
+            source: None,
             take_over: false,
             until_caught_up: false,
         }

@@ -157,6 +157,7 @@ impl Tenure {
 
     async fn carry_on(&mut self, stop: &mut watch::Receiver<bool>) -> Result<End> {
         loop {
+            self.tools.gauges.turned();
             self.tick().await?;
             self.settling.begin(&mut self.ledger, &mut self.link, self.ending.is_some())?;
             if let Some(end) = self.ended() {

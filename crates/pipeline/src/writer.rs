@@ -64,6 +64,7 @@ async fn run(tools: &mut Tools, stop: &mut watch::Receiver<bool>) -> Result<Outc
     loop {
         let before = async {
             let repository = Repository::open(tools.sink.clone(), Some(tools.repo)).await?;
+            lineage::is_meant(tools, &repository).await?;
             let identity = identity(tools).await?;
             let stream = lineage::stream(tools, &repository, &identity).await?;
             standby::wait(tools, stream, fenced.as_ref().map(ToString::to_string).as_deref()).await?;

@@ -1,25 +1,16 @@
 //! `hold`: keeps what is there from being removed while somebody works with it by other means.
 
-use holdfast_core::{Clock, Error, Random, Result, text};
-use holdfast_repo::{
-    hold::{Holds, Placed},
-    record::Hold as Record,
-};
+use holdfast_core::{Clock, Error, Result, text};
+use holdfast_repo::hold::Placed;
 
-use crate::{cli::Hold, config::Config, output, reading::Reader};
+use crate::{bounds, cli::Hold, config::Config, holding, output, reading::Reader};
 
 pub async fn run(args: &Hold, config: &Config, json: bool) -> Result<()> {
     let keep = text::parse_duration(&args.keep)?;
-    let (clock, random) = (Clock::system(), Random::system());
+    bounds::keep(keep)?;
+    let clock = Clock::system();
     let opened = Reader::open(config, &args.identity).await?.source(config, &args.name).await?;
-    let holds = Holds {
-        sink: opened.store.sink.clone(),
-        source: opened.source.id,
-        source_key: opened.source.key.clone(),
-    };
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let record = Record { host, purpose: "holdfast hold".to_owned(), written: clock.wall() };
-    let held = match holds.place(record, &clock, &random).await? {
+    let held = match holding::place(&opened, "holdfast hold").await? {
         Placed::Held(holder) => holder.keep(),
         Placed::Unheld(error) => return Err(error),
     };
@@ -36,5 +27,6 @@ pub async fn run(args: &Hold, config: &Config, json: bool) -> Result<()> {
         }
     }
     held.check()?;
-    held.release().await
+    holding::release(held).await;
+    Ok(())
 }

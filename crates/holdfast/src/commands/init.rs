@@ -45,7 +45,6 @@ pub async fn run(args: &Init, config: &Config, json: bool) -> Result<()> {
     output::line(format!("id = \"{id}\""));
     eprintln!("Put this line into [repository] of the settings. And print the following on paper, now:\n");
     eprintln!("  HOLDFAST RECOVERY KIT, {now}");
-    eprintln!("  repository  {id}");
     eprintln!("  address     {address}");
     for text in &args.recipients {
         let (name, recipient) = text.split_once('=').unwrap_or((text, ""));
@@ -57,9 +56,12 @@ pub async fn run(args: &Init, config: &Config, json: bool) -> Result<()> {
         );
     }
     eprintln!(
-        "  A settings file with these two lines in [repository], id and url, an identity and one command"
+        "  A file holdfast.toml with these three lines, an identity and one command bring everything back"
     );
-    eprintln!("  bring everything back:");
+    eprintln!("  (a store that is not AWS needs its [repository.s3], too):");
+    eprintln!("      [repository]");
+    eprintln!("      id = \"{id}\"");
+    eprintln!("      url = \"{}\"", config.repository.url);
     eprintln!("      holdfast restore NAME --latest --identity FILE --target FOLDER\n");
     Ok(())
 }

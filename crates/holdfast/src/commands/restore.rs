@@ -9,14 +9,13 @@ use std::{
     time::Duration,
 };
 
-use holdfast_core::{Clock, Error, Moment, Random, Restorer, Result, Wish};
+use holdfast_core::{Clock, Error, Moment, Restorer, Result, Wish};
 use holdfast_postgres::restore::{
     Action, Choice, OWN_FOLDER, Owner, PostgresRestorer, Session, Target, command_word, is_finished,
     start_check::{StartCheck, start_check},
 };
 use holdfast_repo::{
-    hold::{Holds, KeptHold, Placed},
-    record::Hold,
+    hold::{KeptHold, Placed},
     view::LineageView,
 };
 use nix::unistd::{Group, User};
@@ -25,7 +24,7 @@ use self::answer::{Done, Planned};
 use crate::{
     cli::{RecoveryAction, Restore},
     config::Config,
-    output,
+    holding, output,
     reading::{Opened, Reader},
     session::Blob,
 };
@@ -69,12 +68,18 @@ pub async fn run(args: &Restore, config: &Config, json: bool) -> Result<()> {
     conflicts(&summary.conflicts)?;
     let blob = Blob::new(&config.repository, &view.pass(&moment.path).await?)?;
     let session = Session::new(&moment, &restorer.target, restorer.follows, &view, blob.text()?)?;
+    // Each renewal that came too late makes the plan worthless: before the first byte, and after the last.
+    if let Some(hold) = &hold {
+        hold.check()?;
+    }
     let bar = Arc::new(output::Bar::new());
     let report = plan.apply(Arc::new(view), bar).await?;
+    if let Some(hold) = &hold {
+        hold.check()?;
+    }
     session.save(&restorer.target)?;
     if let Some(hold) = hold {
-        hold.check()?;
-        hold.release().await?;
+        holding::release(hold).await;
     }
     let mut lines = report.lines.clone();
     if args.start_check {
@@ -219,15 +224,7 @@ async fn resolve(
 }
 
 async fn place_hold(opened: &Opened) -> Result<Option<KeptHold>> {
-    let (clock, random) = (Clock::system(), Random::system());
-    let holds = Holds {
-        sink: opened.store.bare.clone(),
-        source: opened.source.id,
-        source_key: opened.source.key.clone(),
-    };
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let record = Hold { host, purpose: "restore".to_owned(), written: clock.wall() };
-    match holds.place(record, &clock, &random).await? {
+    match holding::place(opened, "restore").await? {
         Placed::Held(holder) => Ok(Some(holder.keep())),
         Placed::Unheld(error) => {
             tracing::warn!("{error}");

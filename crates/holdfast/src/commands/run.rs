@@ -6,7 +6,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use holdfast_core::{
     Act, Clock, Error, Instant, Random, Result,
     sink::Capabilities,
-    task::{self, Task},
+    task::Task,
 };
 use holdfast_pipeline::{Outcome, Pool};
 use tokio::{
@@ -17,10 +17,11 @@ use tokio::{
 use crate::{
     cli::{One, Run},
     config::Config,
-    control, exit_code, memory,
+    exit_code, memory,
     sources::{Followed, Manner, Shared, Watched},
     status_page,
     store::{self, Patience},
+    watchdog,
 };
 
 /// Between two looks at a store that is away at the start.
@@ -48,9 +49,13 @@ async fn follow(names: Vec<String>, config: Config, manner: Manner) -> Result<Ex
     };
     let followed: Vec<Followed> =
         names.iter().map(|name| Followed::new(name, &config, &shared, manner)).collect::<Result<_>>()?;
+    if followed.iter().all(|followed| followed.trouble().is_some()) {
+        let first = followed.into_iter().find_map(Followed::into_trouble);
+        return first.map_or(Ok(ExitCode::SUCCESS), Err);
+    }
+    report(&followed);
     let watched: Vec<Watched> = followed.iter().map(|followed| followed.watched.clone()).collect();
     // Seen from the start: a store that is away keeps us waiting, and must be named.
-    let _control = control::serve(&config.process.state_dir, &watched)?;
     let _page = match &config.process.listen {
         Some(address) => {
             let meter = shared.store.meter.clone();
@@ -58,16 +63,28 @@ async fn follow(names: Vec<String>, config: Config, manner: Manner) -> Result<Ex
         }
         None => None,
     };
-    let _watchdog = notify_systemd();
+    let _watchdog = watchdog::notify(watched.clone(), shared.clock.clone());
     let capabilities = tokio::select! {
         capabilities = probe(&shared, &watched) => capabilities?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     };
-    let tasks = followed.into_iter().map(|followed| followed.start(&shared, &capabilities));
+    let others = names.len() > 1;
+    let tasks = followed.into_iter().map(|followed| followed.start(&shared, &capabilities, others));
     let grace = config.process.stop_grace;
     let worst =
         until_ended(tasks.collect(), async || signals.next().await, &stop, grace, &shared.clock).await;
     Ok(worst.map_or(ExitCode::SUCCESS, exit_code))
+}
+
+/// Says at once which sources cannot be followed, whatever the store does meanwhile.
+fn report(followed: &[Followed]) {
+    for (one, error) in followed.iter().filter_map(|one| Some((one, one.trouble()?))) {
+        tracing::error!(
+            source = one.watched.name,
+            error = error.chain(),
+            "this source cannot be followed with these settings; the others are"
+        );
+    }
 }
 
 /// Until the last source has ended; once `asked` to stop, at most `grace` longer, whatever hangs. The worst of what
@@ -185,22 +202,9 @@ impl Signals {
     }
 }
 
-/// Tells systemd that we are ready, and as often as its watchdog asks that we live.
-fn notify_systemd() -> Option<Task<()>> {
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let interval = sd_notify::watchdog_enabled()?;
-    let clock = Clock::system();
-    Some(task::spawn(async move {
-        loop {
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-            clock.sleep((interval / 3).max(Duration::from_millis(100))).await;
-        }
-    }))
-}
-
 #[cfg(test)]
 mod tests {
-    use holdfast_core::Timestamp;
+    use holdfast_core::{Timestamp, task};
     use tokio::sync::mpsc;
 
     use super::*;

@@ -6,3 +6,4 @@ mod identity;
 mod mistakes;
 mod outage;
 mod site;
+mod sources;
