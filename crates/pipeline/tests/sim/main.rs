@@ -11,6 +11,7 @@ mod named;
 mod plain;
 mod restore;
 mod seeds;
+mod tidy;
 mod world;
 
 /// Runs a simulation on a runtime of its own, whose time passes only when nothing else can.
