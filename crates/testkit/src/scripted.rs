@@ -58,6 +58,7 @@ struct Inner {
     next_run: Option<Instant>,
     runs: u64,
     unreachable: bool,
+    refusing: bool,
     /// Tailers that cannot reach it, by name.
     cut_off: BTreeSet<String>,
 }
@@ -105,6 +106,7 @@ impl ScriptedSource {
             next_run: (!script.run_every.is_zero()).then_some(began),
             runs: 0,
             unreachable: false,
+            refusing: false,
             cut_off: BTreeSet::new(),
         };
         Self { clock, random, script, inner: Arc::new(Mutex::new(inner)) }
@@ -128,6 +130,10 @@ impl ScriptedSource {
     /// Cuts the source off, or brings it back.
     pub fn set_unreachable(&self, unreachable: bool) {
         self.lock().unreachable = unreachable;
+    }
+    /// Lets nobody in until a person has set it right, as after a change of the password.
+    pub fn set_refusing(&self, refusing: bool) {
+        self.lock().refusing = refusing;
     }
     /// Cuts one tailer off, or brings it back.
     pub fn set_cut_off(&self, name: &str, cut_off: bool) {
@@ -158,7 +164,9 @@ impl ScriptedSource {
     }
     fn reach(&self, name: &str) -> Result<()> {
         let inner = self.lock();
-        if inner.unreachable || inner.cut_off.contains(name) {
+        if inner.refusing {
+            Err(Error::configure("the source refuses the password"))
+        } else if inner.unreachable || inner.cut_off.contains(name) {
             Err(Error::retry("the source does not answer"))
         } else {
             Ok(())

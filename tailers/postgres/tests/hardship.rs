@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{Tail, settings, tailer};
 use holdfast_core::Act;
-use holdfast_harness::{Major, Server};
+use holdfast_harness::{Major, Options, Server};
 use holdfast_testkit::MemoryContent;
 
 /// A server that is there and answers nobody: noticed, and gone on with once it answers again.
@@ -63,4 +63,41 @@ async fn before_15_the_error_says_what_is_missing() {
     let cause = tail.err().unwrap();
     assert_eq!(cause.act(), Act::Configure);
     assert!(cause.to_string().contains("pg_hba.conf"), "{cause}");
+}
+
+/// Passing trouble of the SQL connection is waited out, where only SQL tells the state of a slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_many_clients_do_not_end_a_source() {
+    let server = Options::new(Major::V13)
+        .set("max_connections", "3")
+        .set("superuser_reserved_connections", "0")
+        .start()
+        .await
+        .unwrap();
+    let mut taken = Vec::new();
+    while let Ok(client) = server.client().await {
+        taken.push(client);
+    }
+    let full = Tail::resume(tailer(settings(&server)), None, MemoryContent::default()).await;
+    let cause = full.err().unwrap();
+    assert!(cause.is_passing() && cause.chain().contains("SQL only"), "{}", cause.chain());
+    drop(taken);
+}
+
+/// SQL that is refused at first is asked for again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_slot_is_looked_at_once_sql_is_let_in() {
+    let (server, tail) = without_sql(Major::V18).await;
+    let mut tail = tail.unwrap();
+    tail.backed_up(1).await;
+    assert_eq!(tail.tailer.health().read().slot_status, None);
+    server.write("pg_hba.conf", "local replication all trust\nlocal all all trust\n").unwrap();
+    let app = server.client_of(&server.dsn().replace("user=postgres", "user=app")).await.unwrap();
+    app.simple_query("select pg_reload_conf()").await.unwrap();
+    let seen = async {
+        while tail.tailer.health().read().slot_status.is_none() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(15), seen).await.expect("nobody looks at the slot");
 }

@@ -177,3 +177,46 @@ async fn a_standby_is_refused_when_told_so(major: Major) {
 }
 
 on!(a_standby_is_refused_when_told_so: refused_13 V13, refused_18 V18);
+
+/// Two hosts, and the first one that answers is the wrong one: a stuck standby, then a server set back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_host_that_holds_the_stream_is_followed() {
+    let server = Server::start(Major::V18).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    server.sql("create table t (n int); checkpoint").await.unwrap();
+    let (stuck, early) = (folder.path().join("stuck"), folder.path().join("early"));
+    server.clone_folder(&stuck).await.unwrap();
+    server.clone_folder(&early).await.unwrap();
+    std::fs::write(stuck.join("standby.signal"), "").unwrap();
+    let mut tail = Tail::open(&server).await;
+    server.sql("insert into t select generate_series(1, 1000)").await.unwrap();
+    tail.backed_up(1).await;
+    for wrong in [stuck, early] {
+        let wrong = Server::adopt(Major::V18, &wrong).await.unwrap();
+        let mut both = settings(&server);
+        both.dsn = format!(
+            "host={},{} port={},{} user=postgres dbname=postgres",
+            wrong.socket_folder().display(),
+            server.socket_folder().display(),
+            wrong.port(),
+            server.port()
+        );
+        tail = tail.again(both).await.unwrap();
+        server.sql("insert into t values (1)").await.unwrap();
+        let end = server.value("select pg_current_wal_flush_lsn()").await.unwrap();
+        tail.reach(&end).await;
+        assert_eq!(tail.gaps, []);
+    }
+}
+
+/// What its primary holds beyond it nobody knows: no moment is promised.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_is_vouched_for_by_nobody() {
+    let mut primary = Server::start(Major::V18).await.unwrap();
+    let standby = Server::standby_of(&primary, "standby").await.unwrap();
+    let mut tail = Tail::open(&standby).await;
+    tail.backed_up(1).await;
+    primary.kill();
+    let _ = tail.during(tokio::time::sleep(Duration::from_secs(4))).await;
+    assert_eq!(tail.vouched, 0);
+}

@@ -333,6 +333,31 @@ fn why_1_7_who_waits_and_who_does_not() {
     });
 }
 
+/// A password that is changed on both sides, one after the other: a stream that ran goes on by itself, one that
+/// never did says so and ends.
+#[test]
+fn a_source_that_refuses_us_for_a_while_is_gone_on_with() {
+    simulate(async {
+        let world = world(true).await;
+        let running = world.start(1, world.settings.clone());
+        streams(&world, &running).await;
+        world.source.set_refusing(true);
+        world.until("it says so", || world.phase(&running) == Phase::Failed).await;
+        let said = running.gauges.figures(world.clock.now()).sentence;
+        assert!(said.contains("refuses the password"), "{said}");
+        let epochs = world.names("/epochs/").len();
+        world.sleep(600.0).await;
+        assert_eq!(world.names("/epochs/").len(), epochs, "nothing is claimed while the source refuses us");
+        let never_ran = world.start(2, world.taking_over()).end().await;
+        let Outcome::Failed(error) = never_ran else { panic!("{never_ran:?}") };
+        assert_eq!(error.act(), Act::Configure);
+        world.source.set_refusing(false);
+        streams(&world, &running).await;
+        drop(running);
+        check(&world).await;
+    });
+}
+
 /// 1.7: a crash loop in front of a source that does not answer leaves no epoch objects.
 #[test]
 fn why_1_7_no_claim_without_an_answer_of_the_source() {

@@ -97,3 +97,14 @@ fn ways_of_signing_in_are_allowed_or_excluded() {
     assert!(refused("require_auth=!md5,none").contains("scram-sha-256"));
     assert!(refused("require_auth=scram").contains("scram-sha-256"));
 }
+
+/// Or a base backup would read from a dead host for two hours.
+#[test]
+fn a_dead_peer_is_noticed_without_a_setting() {
+    let seconds = |n| Some(Duration::from_secs(n));
+    let default = parsed("").keepalives;
+    assert_eq!((default.idle, default.interval, default.count), (seconds(60), seconds(10), Some(3)));
+    assert_eq!(default.user_timeout, seconds(90));
+    let own = parsed("keepalives_idle=5 tcp_user_timeout=0").keepalives;
+    assert_eq!((own.idle, own.user_timeout), (seconds(5), None));
+}
