@@ -82,6 +82,42 @@ async fn a_copy_lies_elsewhere_18() {
     elsewhere(Major::V18, 1).await;
 }
 
+/// A tablespace made after the base backup is made again by replay where it was: never into files of the living
+/// server.
+async fn a_tablespace_is_made_again(major: Major) {
+    let mut server = Server::start(major).await.unwrap();
+    server.sql("create table t(n bigint); insert into t values (1)").await.unwrap();
+    let site = Site::ready(Place::Folder, &server, "").await.unwrap();
+    let mut sidecar = site.run().unwrap();
+    sidecar.backed_up(PATIENCE).await.unwrap();
+    let space = server.new_folder("late").unwrap();
+    let path = space.to_string_lossy().into_owned();
+    server.sql(&format!("create tablespace late location '{path}'")).await.unwrap();
+    server.sql("create table kept(n bigint) tablespace late; insert into kept values (7)").await.unwrap();
+    server.sql("insert into t values (2)").await.unwrap();
+    settled(&server, PATIENCE).await.unwrap();
+    assert!(sidecar.stop().await.unwrap().success());
+
+    site.refuses(&["--latest"], 2, &[&path, "not empty", "made there after the base backup"]).await.unwrap();
+    server.kill().unwrap();
+    // As on another host, where the path is not there at all.
+    fs::rename(&space, space.with_extension("gone")).unwrap();
+    let copy = site.restored(&server, "copy", &["--latest"]).await.unwrap();
+    assert_eq!(held(&copy).await.unwrap(), up_to(2));
+    assert_eq!(copy.value("select n from kept").await.unwrap(), "7");
+    assert!(fs::read_dir(&space).unwrap().next().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tablespace_is_made_again_13() {
+    a_tablespace_is_made_again(Major::V13).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tablespace_is_made_again_18() {
+    a_tablespace_is_made_again(Major::V18).await;
+}
+
 /// All files below a folder but those of the restore itself: path, contents, mode.
 fn files(root: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u32)> {
     use std::os::unix::fs::PermissionsExt;

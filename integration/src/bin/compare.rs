@@ -86,70 +86,82 @@ async fn command() -> Result<()> {
     if !postgres {
         bail!(USAGE);
     }
-    let figures = run(&wanted).await?;
-    if wanted.json {
-        let list: Vec<_> = figures.iter().map(Figure::json).collect();
+    let mut report = Report { json: wanted.json, figures: Vec::new() };
+    let result = run(&wanted, &mut report).await;
+    if report.json {
+        let list: Vec<_> = report.figures.iter().map(Figure::json).collect();
         println!("{}", serde_json::to_string_pretty(&list)?);
-    } else {
-        for figure in &figures {
-            println!("{}", figure.line());
-        }
     }
-    Ok(())
+    result
 }
 
-async fn run(wanted: &Wanted) -> Result<Vec<Figure>> {
+/// What was measured so far; lines are printed as they come, and none is lost when a later part fails.
+struct Report {
+    json: bool,
+    figures: Vec<Figure>,
+}
+
+impl Report {
+    fn take(&mut self, figures: impl IntoIterator<Item = Figure>) {
+        for figure in figures {
+            if !self.json {
+                println!("{}", figure.line());
+            }
+            self.figures.push(figure);
+        }
+    }
+}
+
+async fn run(wanted: &Wanted, report: &mut Report) -> Result<()> {
     let scale = wanted.scale;
     eprintln!(
         "store: s3s-fs with TLS, in a process of its own, objects in memory; sizes and times divided by {}",
         scale.divisor()
     );
-    let mut figures = Vec::new();
     let mut store = StoreProcess::start()?;
     if wanted.any(&[risk::NAME]) {
         eprintln!("at risk");
-        figures.extend(risk::measure(&mut store, scale).await?);
+        report.take(risk::measure(&mut store, scale).await?);
         store.empty()?;
     }
     if wanted.any(&[commit::NAME]) {
         eprintln!("commit latency");
-        figures.extend(commit::measure(&mut store, scale).await?);
+        report.take(commit::measure(&mut store, scale).await?);
         store.empty()?;
     }
     if wanted.any(&BULK) {
-        figures.extend(bulk_figures(wanted, &mut store).await?);
+        bulk_figures(wanted, &mut store, report).await?;
         store.empty()?;
     }
     if wanted.any(&[commit::BESIDE]) {
         eprintln!("commit latency beside a base backup");
-        figures.extend(commit::beside(&mut store, scale).await?);
+        report.take(commit::beside(&mut store, scale).await?);
         store.empty()?;
     }
     if wanted.any(&[kills::NAME]) {
         eprintln!("kills");
-        figures.extend(kills::measure(&mut store, scale).await?);
+        report.take(kills::measure(&mut store, scale).await?);
         store.empty()?;
     }
     if wanted.any(&[many::NAME]) {
         eprintln!("many relations");
-        figures.extend(many::measure(&mut store, scale).await?);
+        report.take(many::measure(&mut store, scale).await?);
         store.empty()?;
     }
     if wanted.any(&[quiet::IDLE]) {
         eprintln!("idle");
-        figures.extend(quiet::idle(&mut store, scale).await?);
+        report.take(quiet::idle(&mut store, scale).await?);
         store.empty()?;
     }
     if wanted.any(&[quiet::SHUTDOWN]) {
         eprintln!("fast shutdown");
-        figures.extend(quiet::shutdown(&mut store).await?);
+        report.take(quiet::shutdown(&mut store).await?);
     }
-    Ok(figures)
+    Ok(())
 }
 
 /// One cluster, loaded while nobody takes its log: the backlog, the base backups, the restores, the replay.
-async fn bulk_figures(wanted: &Wanted, store: &mut StoreProcess) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
+async fn bulk_figures(wanted: &Wanted, store: &mut StoreProcess, report: &mut Report) -> Result<()> {
     let bytes = wanted.scale.bytes(2 << 30);
     let server = bulk::server().await?;
     let mut site = Site::ready(Place::S3(store.direct()), &server, "").await?;
@@ -175,31 +187,31 @@ async fn bulk_figures(wanted: &Wanted, store: &mut StoreProcess) -> Result<Vec<F
     }
     eprintln!("WAL backlog ({} MiB)", piled >> 20);
     let (mut sidecar, figure) = backlog::measure(&site, &server, &peer, piled).await?;
-    figures.push(figure);
+    report.take([figure]);
     if wanted.any(&[base::BASE, base::CPU, base::SECOND, base::RESTORE]) {
         eprintln!("base backup");
-        figures.extend(base::measure(&site, &server, &mut sidecar, &peer).await?);
+        report.take(base::measure(&site, &server, &mut sidecar, &peer).await?);
     }
     let peak = process::peak_memory(sidecar.pid()).unwrap_or(0) as f64 / f64::from(1 << 20);
     sidecar.stop().await?;
-    figures.push(Figure::lower(
+    report.take([Figure::lower(
         format!("{MEMORY}: backlog and base backup"),
         "MiB",
         peak,
         256.0,
         "our bound",
-    ));
+    )]);
     if wanted.any(&[base::RESTORE]) {
         eprintln!("restore");
-        figures.extend(base::restore(&site, &server, &peer, bulk::memory()).await?);
+        report.take(base::restore(&site, &server, &peer, bulk::memory()).await?);
     }
     if wanted.any(&[replay::NAME]) {
         eprintln!("replay");
         store.delay(std::time::Duration::from_millis(20))?;
         site.move_to(Place::S3(store.away()))?;
-        figures.push(replay::measure(&site, &server, &half, archive.path(), bulk::memory(), replayed).await?);
+        report.take([replay::measure(&site, &server, &half, archive.path(), bulk::memory(), replayed).await?]);
     }
-    Ok(figures)
+    Ok(())
 }
 
 fn copy_segments(from: &Path, to: &Path) -> Result<()> {

@@ -176,6 +176,8 @@ pub enum NoteBody {
     History { timeline: u32, content: Bytes },
     /// Parameters in force from the note's place on (the end of the WAL record that changed them).
     Parameters(Parameters),
+    /// A tablespace was made; its place is the end of the record that made it, and replay makes it at `location` again.
+    Tablespace { oid: u32, location: String },
 }
 
 impl NoteBody {
@@ -189,7 +191,7 @@ impl NoteBody {
     pub fn history(&self) -> Option<Result<History>> {
         match self {
             Self::History { timeline, content } => Some(History::parse(*timeline, content)),
-            Self::Parameters(_) => None,
+            Self::Parameters(_) | Self::Tablespace { .. } => None,
         }
     }
 }

@@ -3,11 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use holdfast_core::{
-    Act, Clock, Error, Instant, Random, Result,
-    sink::Capabilities,
-    task::Task,
-};
+use holdfast_core::{Act, Clock, Error, Instant, Random, Result, sink::Capabilities, task::Task};
 use holdfast_pipeline::{Outcome, Pool};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},

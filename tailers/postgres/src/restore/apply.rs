@@ -4,8 +4,9 @@
 //! Invariant: at every instant the target is either refused by the server or whole.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -42,13 +43,13 @@ impl Apply {
     pub async fn run(self) -> Result<Report> {
         let (layout, owner, mode) = (Arc::clone(&self.layout), self.plan.target.owner, self.folder_mode);
         let (wish, moment) = (self.plan.wish.clone(), self.plan.moment.clone());
-        let digest = self.plan.digest.clone();
+        let (digest, later) = (self.plan.digest.clone(), self.plan.later.clone());
         let mut journal = task::blocking(move || {
             let made = make_top(&layout.data, mode).and_then(|()| give(&layout.data, owner));
             made.map_err(|cause| failed("made", &layout.data, cause))?;
             let journal = Journal::open(&layout.own(), &digest, &wish, &moment)?;
             if !journal.state.finished {
-                skeleton(&layout, owner, mode)?;
+                skeleton(&layout, &later, owner, mode)?;
             }
             Ok::<_, Error>(journal)
         })
@@ -142,17 +143,12 @@ impl Apply {
         lines.push(
             "Settings of the source that reach elsewhere (synchronous standbys, replication, subscriptions, archiving) are switched off at the end of postgresql.auto.conf.".to_owned(),
         );
-        if !self.plan.base.tablespaces.is_empty() {
-            lines.push(
-                "A tablespace that was created after the base backup is made again at its old location: that folder must exist.".to_owned(),
-            );
-        }
         Report { files: written.files, bytes: written.bytes, lines }
     }
 }
 
 /// Folders that must be there before the first file, and our links.
-fn skeleton(layout: &Layout, owner: Option<Owner>, mode: u32) -> Result<()> {
+fn skeleton(layout: &Layout, later: &BTreeSet<PathBuf>, owner: Option<Owner>, mode: u32) -> Result<()> {
     let make = |path: &Path| {
         let made = make_folder(path, mode).and_then(|()| give(path, owner));
         made.map_err(|cause| failed("made", path, cause))
@@ -161,7 +157,7 @@ fn skeleton(layout: &Layout, owner: Option<Owner>, mode: u32) -> Result<()> {
         let made = make_link(path, to).and_then(|()| give(path, owner));
         made.map_err(|cause| failed("made", path, cause))
     };
-    for folder in layout.folders() {
+    for folder in layout.folders().chain(later.iter().map(PathBuf::as_path)) {
         let made = make_top(folder, mode).and_then(|()| give(folder, owner));
         made.map_err(|cause| failed("made", folder, cause))?;
     }

@@ -1,6 +1,10 @@
 //! A checked intention: what is restored, onto what, and every reason why it could not be. Nothing is written.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use holdfast_core::{
@@ -40,6 +44,8 @@ pub struct PostgresPlan {
     pub(super) digest: String,
     /// What was wished for, as the journal keeps it.
     pub(super) wish: String,
+    /// Folders in which replay makes tablespaces again.
+    pub(super) later: BTreeSet<PathBuf>,
     summary: PlanSummary,
 }
 
@@ -91,6 +97,10 @@ impl PostgresPlan {
 
         let look = space::look(target, &layout, &base, &digest)?;
         let mut conflicts = look.conflicts;
+        let later = recovery::tablespaces(moment, &catalog.notes)?;
+        if !look.begun {
+            conflicts.extend(space::made_again(&later)?);
+        }
         let wal: u64 = moment.path.iter().map(holdfast_core::Span::len).sum();
         if conflicts.is_empty() && !look.begun {
             let mut needs: Vec<(PathBuf, u64)> = Vec::new();
@@ -140,6 +150,12 @@ impl PostgresPlan {
                 line("tablespace", format!("{} → {}", tablespace.location, place.display()));
             }
         }
+        for place in &later {
+            line(
+                "tablespace",
+                format!("made again at {} by replay: it was made after the base backup", place.display()),
+            );
+        }
         if let Some(wal) = &target.wal {
             line("WAL folder", wal.display().to_string());
         }
@@ -185,6 +201,7 @@ impl PostgresPlan {
             recovery,
             digest,
             wish,
+            later,
             summary,
         })
     }

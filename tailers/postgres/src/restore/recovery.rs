@@ -1,7 +1,9 @@
 //! What tells the restored server how to recover: settings, signal file, and the configuration files it cannot do
 //! without. Pure text, but for the last step that looks which files are there.
 
-use holdfast_core::{Bytes, Moment, Result};
+use std::{collections::BTreeSet, path::PathBuf};
+
+use holdfast_core::{Bytes, Moment, Note, Result};
 
 use super::target::{Action, Target};
 use crate::{
@@ -109,16 +111,10 @@ pub fn with_block(held: &[u8], block: &str) -> String {
 }
 
 /// The least the server needs: the source's values when the backup began, and each change replayed since (E11).
-pub fn parameters(base: &Base, moment: &Moment, notes: &[holdfast_core::Note]) -> Result<Parameters> {
+pub fn parameters(base: &Base, moment: &Moment, notes: &[Note]) -> Result<Parameters> {
     let mut least = base.parameters;
-    for note in notes {
-        let on_path = |span: &holdfast_core::Span| {
-            span.branch == note.place.branch && (span.from..=span.to).contains(&note.place.position)
-        };
-        if !moment.path.iter().any(on_path) {
-            continue;
-        }
-        if let NoteBody::Parameters(changed) = NoteBody::decode(&note.body)? {
+    for body in replayed(moment, notes)? {
+        if let NoteBody::Parameters(changed) = body {
             least.max_connections = least.max_connections.max(changed.max_connections);
             least.max_worker_processes = least.max_worker_processes.max(changed.max_worker_processes);
             least.max_wal_senders = least.max_wal_senders.max(changed.max_wal_senders);
@@ -129,6 +125,27 @@ pub fn parameters(base: &Base, moment: &Moment, notes: &[holdfast_core::Note]) -
         }
     }
     Ok(least)
+}
+
+/// Where replay makes tablespaces again that were made after the base backup began: at their own locations, which no
+/// mapping reaches.
+pub fn tablespaces(moment: &Moment, notes: &[Note]) -> Result<BTreeSet<PathBuf>> {
+    let made = replayed(moment, notes)?.into_iter().filter_map(|body| match body {
+        NoteBody::Tablespace { location, .. } => Some(PathBuf::from(location)),
+        _ => None,
+    });
+    Ok(made.collect())
+}
+
+/// Notes of what is replayed on the way to `moment`.
+fn replayed(moment: &Moment, notes: &[Note]) -> Result<Vec<NoteBody>> {
+    let on_path = |note: &&Note| {
+        let holds = |span: &holdfast_core::Span| {
+            span.branch == note.place.branch && (span.from..=span.to).contains(&note.place.position)
+        };
+        moment.path.iter().any(holds)
+    };
+    notes.iter().filter(on_path).map(|note| NoteBody::decode(&note.body)).collect()
 }
 
 /// Files that the server does not start without and that some packages keep outside of the data folder.

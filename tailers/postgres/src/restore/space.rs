@@ -2,7 +2,7 @@
 //! nothing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -73,6 +73,22 @@ pub fn look(target: &Target, layout: &Layout, base: &Base, plan: &str) -> Result
         look.conflicts.push("only root can give files to another account: leave --owner out".to_owned());
     }
     Ok(look)
+}
+
+/// Why replay must not make tablespaces again at `places`: it would write into files that are another server's.
+pub fn made_again(places: &BTreeSet<PathBuf>) -> Result<Vec<String>> {
+    let mut conflicts = Vec::new();
+    for place in places {
+        if occupied(place)?.is_some() {
+            conflicts.push(format!(
+                "{} is not empty, and replay would write into it: a tablespace was made there after the base backup. \
+                 Restore on another host, or make a new base backup and choose a moment after it (its tablespaces can \
+                 be mapped), or empty the folder if nobody uses it",
+                place.display()
+            ));
+        }
+    }
+    Ok(conflicts)
 }
 
 /// Why a folder cannot be used, when something lies in it.

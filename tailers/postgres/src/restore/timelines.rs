@@ -172,8 +172,7 @@ impl Timelines {
     /// own (scenario A10): otherwise Postgres would follow another line without a word.
     pub fn require(&self, line: &Line, begin: u64, end: u64) -> Result<()> {
         // A timeline without log of its own is no step of a replay.
-        let passed =
-            |part: &Part| part.end() > begin && part.from.0 < end && part.end() > part.from.0;
+        let passed = |part: &Part| part.end() > begin && part.from.0 < end && part.end() > part.from.0;
         for (at, part) in line.parts.iter().enumerate().filter(|(_, part)| passed(part)) {
             let history = self.history(part.timeline)?;
             let agrees = history.ancestors.len() == at

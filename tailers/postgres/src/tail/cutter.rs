@@ -9,7 +9,7 @@ use holdfast_core::{Bytes, BytesMut, Error, Item, Mark, MarkKind, Place, Result,
 
 use crate::{
     cursor::{OpenPage, Position},
-    records::{NoteBody, Parameters, place},
+    records::{NoteBody, place},
     wal::{Entry, Found, Lsn, Memory, PAGE, Parser, SegmentSize, What},
 };
 
@@ -25,8 +25,8 @@ pub struct Cut {
     pub bytes: Bytes,
     pub whole: bool,
     pub marks: Vec<Mark>,
-    /// Parameter changes among the records that end here, with the places behind them.
-    pub parameters: Vec<(Place, Parameters)>,
+    /// What a restore must know of the records that end here, with the places behind them.
+    pub notes: Vec<(Place, NoteBody)>,
     pub after: Position,
 }
 
@@ -155,7 +155,7 @@ impl Cutter {
         let from = self.at;
         self.at = from.saturating_add(bytes.len() as u64);
         self.page.push(&bytes);
-        let (mut marks, mut parameters) = (Vec::new(), Vec::new());
+        let (mut marks, mut notes) = (Vec::new(), Vec::new());
         while let Some(one) = self.found.pop_front_if(|one| one.end <= self.at) {
             let behind = place(self.timeline, one.end);
             let mark = |time: Timestamp, kind| Mark { begin: one.begin.0, place: behind, time, kind };
@@ -166,12 +166,18 @@ impl Cutter {
                 What::Entry(Entry::RestorePoint { name, time }) => {
                     marks.push(mark(time, MarkKind::Name(name)))
                 }
-                What::Entry(Entry::Parameters(changed)) => parameters.push((behind, changed)),
+                What::Entry(Entry::Parameters(changed)) => {
+                    notes.push((behind, NoteBody::Parameters(changed)))
+                }
+                // One without a location lies in the data folder.
+                What::Entry(Entry::Tablespace { oid, location }) if !location.is_empty() => {
+                    notes.push((behind, NoteBody::Tablespace { oid, location }));
+                }
                 _ => {}
             }
         }
         let span = Span { branch: place(self.timeline, from).branch, from: from.0, to: self.at.0 };
-        Cut { span, bytes, whole, marks, parameters, after: self.position() }
+        Cut { span, bytes, whole, marks, notes, after: self.position() }
     }
 
     /// The timeline ended at `switch` and `next` begins there: yields what is left of the old one and drops

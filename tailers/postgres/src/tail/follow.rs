@@ -17,7 +17,7 @@ use super::{
     link::{Event, Link},
     server::Facts,
 };
-use crate::{cursor::Position, records::NoteBody, settings::Ack, wal::Lsn};
+use crate::{cursor::Position, settings::Ack, wal::Lsn};
 
 type Switching = Pin<Box<dyn Future<Output = Result<Connected>> + Send>>;
 
@@ -104,13 +104,13 @@ impl PostgresFollower {
         let remote = self.waits();
         let last = cuts.len().saturating_sub(1);
         for (index, cut) in cuts.into_iter().enumerate() {
-            let Cut { span, bytes, whole, marks, parameters, after } = cut;
+            let Cut { span, bytes, whole, marks, notes, after } = cut;
             let cursor = after.encode()?;
             let (vouched, hurried) = if index == last { self.news() } else { (None, false) };
             let item = Item::Log { span, bytes, whole, marks };
             self.ready.push_back(Step { item, cursor: cursor.clone(), vouched, waits: remote || hurried });
-            for (place, changed) in parameters {
-                let item = NoteBody::Parameters(changed).note(place, self.shared.clock.wall())?;
+            for (place, body) in notes {
+                let item = body.note(place, self.shared.clock.wall())?;
                 self.ready.push_back(Step { item, cursor: cursor.clone(), vouched: None, waits: false });
             }
         }

@@ -9,11 +9,14 @@ use crate::records::{Parameters, WalLevel};
 pub const HEAD: usize = 24;
 /// Longest commit-prepared record whose transaction id we look for behind its subtransactions.
 const PREPARED_MAX: usize = 1 << 20;
+/// A path (MAXPGPATH) and what stands before it.
+const TABLESPACE_MAX: usize = 1024 + 64;
 /// Microseconds from 1970 to 2000, where Postgres's clock begins.
 const EPOCH_2000: i64 = 946_684_800_000_000;
 
 const XLOG: u8 = 0;
 const XACT: u8 = 1;
+const TABLESPACE: u8 = 5;
 
 /// What a record says to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,11 @@ pub enum Entry {
     Checkpoint {
         next_xid: u64,
     },
+    /// Replay makes it again at the same place, wherever the data folder lies (`commands/tablespace.h`).
+    Tablespace {
+        oid: u32,
+        location: String,
+    },
     /// The rest of the segment is padding.
     Switch,
 }
@@ -54,6 +62,7 @@ enum Kind {
     Parameters,
     RestorePoint,
     EndOfRecovery,
+    Tablespace,
 }
 
 fn kind(head: &[u8]) -> Option<Kind> {
@@ -66,6 +75,7 @@ fn kind(head: &[u8]) -> Option<Kind> {
         (XLOG, 0x60, _) => Kind::Parameters,
         (XLOG, 0x70, _) => Kind::RestorePoint,
         (XLOG, 0x90, _) => Kind::EndOfRecovery,
+        (TABLESPACE, 0x00, _) => Kind::Tablespace,
         _ => return None,
     })
 }
@@ -75,6 +85,7 @@ pub fn wanted(head: &[u8], total: usize) -> usize {
     let most = match kind(head) {
         None => HEAD,
         Some(Kind::CommitPrepared) => PREPARED_MAX,
+        Some(Kind::Tablespace) => TABLESPACE_MAX,
         Some(_) => 160,
     };
     most.min(total)
@@ -111,6 +122,11 @@ pub fn parse(head: &[u8], major: u32) -> Option<Entry> {
             let name = fields.0.get(..64.min(fields.0.len()))?;
             let name = name.split(|byte| *byte == 0).next()?;
             Entry::RestorePoint { name: String::from_utf8_lossy(name).into_owned(), time }
+        }
+        Kind::Tablespace => {
+            let oid = fields.u32()?;
+            let location = fields.0.split(|byte| *byte == 0).next()?;
+            Entry::Tablespace { oid, location: String::from_utf8_lossy(location).into_owned() }
         }
         Kind::EndOfRecovery => {
             let time = server_time(fields.i64()?);

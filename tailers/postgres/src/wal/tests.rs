@@ -255,3 +255,21 @@ proptest! {
         prop_assert_eq!(whole, cut);
     }
 }
+
+#[test]
+fn tablespaces_made_and_dropped() {
+    let mut writer = Writer::new(SEGMENT);
+    let made = |location: &str| [&16_385u32.to_le_bytes()[..], location.as_bytes(), b"\0"].concat();
+    let (begin, end) = writer.record(5, 0x00, 0, &made("/mnt/fast disk"));
+    writer.record(5, 0x10, 0, &16_385u32.to_le_bytes());
+    writer.record(5, 0x00, 0, &[1, 2]);
+    let long = "x".repeat(1023);
+    writer.record(5, 0x00, 0, &made(&long));
+    let (found, _) = parse(&writer.bytes, SEGMENT, Start::Record, std::iter::repeat_n(7, 100));
+    let spaces: Vec<_> =
+        found.iter().filter(|f| matches!(f.what, What::Entry(Entry::Tablespace { .. }))).cloned().collect();
+    let space = |location: &str| What::Entry(Entry::Tablespace { oid: 16_385, location: location.to_owned() });
+    assert_eq!(spaces.len(), 2);
+    assert_eq!(spaces[0], Found { begin: Lsn(begin), end: Lsn(end), what: space("/mnt/fast disk") });
+    assert_eq!(spaces[1].what, space(&long));
+}
