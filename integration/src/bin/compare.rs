@@ -209,7 +209,8 @@ async fn bulk_figures(wanted: &Wanted, store: &mut StoreProcess, report: &mut Re
         eprintln!("replay");
         store.delay(std::time::Duration::from_millis(20))?;
         site.move_to(Place::S3(store.away()))?;
-        report.take([replay::measure(&site, &server, &half, archive.path(), bulk::memory(), replayed).await?]);
+        report
+            .take([replay::measure(&site, &server, &half, archive.path(), bulk::memory(), replayed).await?]);
     }
     Ok(())
 }

@@ -268,7 +268,8 @@ fn tablespaces_made_and_dropped() {
     let (found, _) = parse(&writer.bytes, SEGMENT, Start::Record, std::iter::repeat_n(7, 100));
     let spaces: Vec<_> =
         found.iter().filter(|f| matches!(f.what, What::Entry(Entry::Tablespace { .. }))).cloned().collect();
-    let space = |location: &str| What::Entry(Entry::Tablespace { oid: 16_385, location: location.to_owned() });
+    let space =
+        |location: &str| What::Entry(Entry::Tablespace { oid: 16_385, location: location.to_owned() });
     assert_eq!(spaces.len(), 2);
     assert_eq!(spaces[0], Found { begin: Lsn(begin), end: Lsn(end), what: space("/mnt/fast disk") });
     assert_eq!(spaces[1].what, space(&long));
