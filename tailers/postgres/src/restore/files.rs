@@ -218,7 +218,7 @@ impl Files {
     async fn pieces(&self, mut pieces: Vec<Piece>) -> Result<()> {
         pieces.sort_by_key(|piece| (piece.held.extent.pack, piece.held.extent.offset));
         let (flusher, to_flush) = Flusher::start();
-        let jobs = futures::stream::iter(groups(pieces)).map(|group| {
+        let jobs = futures::stream::iter(spread(groups(pieces))).map(|group| {
             let (view, progress, flusher) =
                 (Arc::clone(&self.view), Arc::clone(&self.progress), to_flush.clone());
             task::spawn(async move {
@@ -270,6 +270,15 @@ fn groups(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
         bytes += size;
     }
     all
+}
+
+/// Orders reads so that those in flight lie far apart: neighbours belong to one large file, and a file takes one
+/// write at a time.
+fn spread(groups: Vec<Vec<Piece>>) -> Vec<Vec<Piece>> {
+    let stride = groups.len().div_ceil(IN_FLIGHT).max(1);
+    let mut order: Vec<_> = groups.into_iter().enumerate().collect();
+    order.sort_by_key(|(at, _)| (at % stride, at / stride));
+    order.into_iter().map(|(_, group)| group).collect()
 }
 
 /// Folders, links and empty files in the order of their keys: a folder comes before what lies in it.
