@@ -165,7 +165,7 @@ async fn bulk_figures(wanted: &Wanted, store: &mut StoreProcess, report: &mut Re
     let bytes = wanted.scale.bytes(2 << 30);
     let server = bulk::server().await?;
     let mut site = Site::ready(Place::S3(store.direct()), &server, "").await?;
-    let peer = PgBackRest::new(&server, &store.direct())?;
+    let peer = PgBackRest::new(&server, &store.peer())?;
     let mut sidecar = site.run()?;
     let patience = std::time::Duration::from_secs(60);
     sidecar.until("holdfast_base_backup_age_seconds", |age| age >= 0.0, patience).await?;

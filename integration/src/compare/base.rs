@@ -86,31 +86,35 @@ pub async fn measure(
     ])
 }
 
+/// Restores in turn by each, of which the fastest counts: memory that the machine must first be given makes whoever
+/// meets it slow.
+const ROUNDS: usize = 3;
+
 pub async fn restore(site: &Site, server: &Server, peer: &PgBackRest, memory: &Path) -> Result<Vec<Figure>> {
     let bytes = bulk::size(server).await? as f64;
     let mut figures = Vec::new();
     for (place, folder) in [("tmpfs", memory), ("disk", Path::new("/tmp"))] {
         let parent = tempfile::Builder::new().prefix("hf-restore-").tempdir_in(folder)?;
         super::open_to_all(parent.path())?;
-        let (ours, theirs) = (parent.path().join("ours"), parent.path().join("theirs"));
-        let path = ours.to_string_lossy().into_owned();
-        let cpu = children_time();
-        let start = Instant::now();
-        site.holdfast(["restore", "main", "--identity", "id.key", "--immediate", "--target", &path]).await?;
-        let our_time = start.elapsed();
-        let our_cpu = children_time().saturating_sub(cpu);
-        tokio::fs::remove_dir_all(&ours).await?;
-        let cpu = children_time();
-        let start = Instant::now();
-        peer.restore(&theirs).await?;
-        let their_time = start.elapsed();
-        let their_cpu = children_time().saturating_sub(cpu);
-        eprintln!(
-            "  {place}: ours {our_time:.2?} (CPU {our_cpu:.2?}), pgBackRest {their_time:.2?} (CPU {their_cpu:.2?})"
-        );
+        let target = parent.path().join("data");
+        let path = target.to_string_lossy().into_owned();
+        let (mut ours, mut theirs) = (Duration::MAX, Duration::MAX);
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            site.holdfast(["restore", "main", "--identity", "id.key", "--immediate", "--target", &path])
+                .await?;
+            let our_time = start.elapsed();
+            tokio::fs::remove_dir_all(&target).await?;
+            let start = Instant::now();
+            peer.restore(&target).await?;
+            let their_time = start.elapsed();
+            tokio::fs::remove_dir_all(&target).await?;
+            eprintln!("  {place}: ours {our_time:.2?}, pgBackRest {their_time:.2?}");
+            (ours, theirs) = (ours.min(our_time), theirs.min(their_time));
+        }
         let speed = |time: Duration| bytes / 1e6 / time.as_secs_f64();
         let name = format!("{RESTORE}: {place}");
-        figures.push(Figure::higher(name, "MB/s", speed(our_time), speed(their_time), "pgBackRest"));
+        figures.push(Figure::higher(name, "MB/s", speed(ours), speed(theirs), "pgBackRest"));
     }
     Ok(figures)
 }

@@ -15,6 +15,8 @@ use tempfile::TempDir;
 
 /// A file system in memory, where there is one.
 pub const MEMORY: &str = "/dev/shm";
+/// The peer's bucket: the store walks a whole bucket for each listing, and neither should pay for the other's objects.
+const PEER: &str = "peer";
 
 /// The child's side: serves until its stdin ends.
 pub fn serve(root: &Path) -> Result<()> {
@@ -89,6 +91,7 @@ pub struct Passed {
 impl StoreProcess {
     pub fn start() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("hf-store-").tempdir_in(MEMORY)?;
+        std::fs::create_dir(folder.path().join(PEER))?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--serve-store")
             .arg(folder.path())
@@ -107,6 +110,11 @@ impl StoreProcess {
     /// Straight to the store.
     pub fn direct(&self) -> Store {
         self.direct.clone()
+    }
+
+    /// The same for the peer.
+    pub fn peer(&self) -> Store {
+        Store { bucket: PEER.to_owned(), ..self.direct() }
     }
 
     /// Through the proxy.
@@ -143,13 +151,14 @@ impl StoreProcess {
 
     /// Forgets all objects, which lie in memory.
     pub fn empty(&self) -> Result<()> {
-        let bucket = self.folder.path().join(&self.direct.bucket);
-        for entry in std::fs::read_dir(&bucket)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                std::fs::remove_dir_all(&path)?;
-            } else {
-                std::fs::remove_file(&path)?;
+        for bucket in [&self.direct.bucket, PEER] {
+            for entry in std::fs::read_dir(self.folder.path().join(bucket))? {
+                let path = entry?.path();
+                if path.is_dir() {
+                    std::fs::remove_dir_all(&path)?;
+                } else {
+                    std::fs::remove_file(&path)?;
+                }
             }
         }
         Ok(())
