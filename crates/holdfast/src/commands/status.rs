@@ -23,7 +23,8 @@ struct Line {
     newest_base_backup: Option<String>,
     stored_bytes: u64,
     gaps: usize,
-    notice: String,
+    /// What a person should know: nothing to restore yet, the newest gap, damaged objects.
+    notices: Vec<String>,
 }
 
 pub async fn run(args: &Status, config: &Config, json: bool) -> Result<ExitCode> {
@@ -61,15 +62,19 @@ async fn of_source(name: &str, reader: &Reader, config: &Config) -> Result<Vec<L
         let newest = catalog.checkpoints.iter().max_by_key(|checkpoint| checkpoint.ended);
         let (from, to) = window(&catalog.checkpoints, &view.heads(), view.vouched());
         let (epoch, number) = view.chain().head().at;
-        let notice = if newest.is_none() {
-            "no base backup is finished yet: nothing can be restored".to_owned()
+        let mut notices = Vec::new();
+        if newest.is_none() {
+            notices.push("no base backup is finished yet: nothing can be restored".to_owned());
         } else if to.is_none() {
-            "the log up to the end of the base backup is not durable yet: nothing can be restored".to_owned()
-        } else if let Some(gap) = catalog.gaps.last() {
-            format!("newest gap, noticed {}: {}", gap.noticed, gap.cause)
-        } else {
-            view.damage().first().cloned().unwrap_or_default()
-        };
+            notices.push(
+                "the log up to the end of the base backup is not durable yet: nothing can be restored"
+                    .to_owned(),
+            );
+        }
+        notices.extend(
+            catalog.gaps.last().map(|gap| format!("newest gap, noticed {}: {}", gap.noticed, gap.cause)),
+        );
+        notices.extend(view.damage().iter().cloned());
         lines.push(Line {
             source: name.to_owned(),
             lineage: lineage.record.identity.clone(),
@@ -81,7 +86,7 @@ async fn of_source(name: &str, reader: &Reader, config: &Config) -> Result<Vec<L
             newest_base_backup: newest.map(|checkpoint| checkpoint.ended.to_string()),
             stored_bytes: catalog.checkpoints.iter().map(|checkpoint| checkpoint.sent).sum(),
             gaps: catalog.gaps.len(),
-            notice,
+            notices,
         });
     }
     if lines.is_empty() {
@@ -147,8 +152,10 @@ fn print(lines: &[Line]) {
         &["source", "at risk", "restorable from", "restorable to", "base backups", "gaps", "head"],
         &rows,
     );
-    for line in lines.iter().filter(|line| !line.notice.is_empty()) {
-        output::line(format!("{}: {}", line.source, line.notice));
+    for line in lines {
+        for notice in &line.notices {
+            output::line(format!("{}: {notice}", line.source));
+        }
     }
 }
 
