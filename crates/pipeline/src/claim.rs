@@ -18,7 +18,7 @@ use holdfast_repo::{
     names::Stream,
     object::{End, Front, Header, OpenFront, seal_body, seal_end, seal_header},
     ring::SourceRing,
-    seal::{Effort, Key},
+    seal::Key,
     view::Repository,
 };
 
@@ -459,7 +459,7 @@ async fn create_zero(
     let (source_key, data_key) = (tools.source_key.clone(), data_key.clone());
     let (id, salt, previous) = (access.id(epoch, 0), tools.random.array(), taken.digest);
     let sealed = tools.pool.run(move || {
-        let body = seal_body(Effort::Usual, &source_key, &data_key, id, salt, &entries, &[])?;
+        let body = seal_body(&source_key, &data_key, id, salt, &entries, &[])?;
         seal_header(&source_key, &header, &body, previous)
     });
     let object = sealed.await??;

@@ -14,16 +14,13 @@ use holdfast_repo::{
     chain::{Access, WINDOW},
     entry::Entry,
     object::{Header, SealedBody, SealedObject, seal_body, seal_header},
-    seal::{Effort, Key},
+    seal::Key,
 };
 
 use crate::{
     parts::Tools,
     store::{Put, fence, put},
 };
-
-/// So many batches that wait to be sealed are a backlog.
-const BACKLOG: usize = 2;
 
 pub(crate) struct Lane {
     tools: Tools,
@@ -107,10 +104,8 @@ impl Lane {
         let (source_key, data_key) = (self.access.source_key.clone(), self.data_key.clone());
         let (id, salt) = (self.access.id(self.epoch, number), self.tools.random.array());
         let pool = self.tools.pool.clone();
-        // Batches that wait to be sealed wait for the processor: a store that is slower leaves them sealed instead.
-        let effort = if self.sealing.len() >= BACKLOG { Effort::Hurried } else { Effort::Usual };
         self.sealing.push(Box::pin(async move {
-            let seal = move || seal_body(effort, &source_key, &data_key, id, salt, &entries, &closed);
+            let seal = move || seal_body(&source_key, &data_key, id, salt, &entries, &closed);
             Ok((number, pool.run(seal).await??))
         }));
     }

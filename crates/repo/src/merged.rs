@@ -336,7 +336,7 @@ mod tests {
     use holdfast_core::{SourceId, Timestamp};
 
     use super::*;
-    use crate::{entry::Entry, object::Header, seal::Effort};
+    use crate::{entry::Entry, object::Header};
 
     const STREAM: Stream = Stream { source: SourceId([1; 8]), lineage: LineageId([2; 8]) };
     const EPOCH: Epoch = Epoch::numbered(5);
@@ -348,16 +348,8 @@ mod tests {
         for number in from..from + count {
             let id = ObjectId { lineage: STREAM.lineage, epoch: EPOCH, number };
             let closed = Bytes::from(vec![number as u8; 10 + number as usize]);
-            let body = object::seal_body(
-                Effort::Usual,
-                &KEY,
-                &KEY,
-                id,
-                [number as u8; 16],
-                &[Entry::Release],
-                &[closed],
-            )
-            .unwrap();
+            let body =
+                object::seal_body(&KEY, &KEY, id, [number as u8; 16], &[Entry::Release], &[closed]).unwrap();
             let header = Header {
                 spans: vec![],
                 written: Timestamp(0),

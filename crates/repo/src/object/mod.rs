@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     entry::{self, Entry},
-    seal::{self, Effort, Key, purpose},
+    seal::{self, Key, purpose},
     wire::Reader,
 };
 
@@ -103,7 +103,6 @@ pub struct SealedObject {
 
 /// Seals entries and log bytes (`closed`, concatenated). CPU work, in any order. `salt` is fresh.
 pub fn seal_body(
-    effort: Effort,
     source_key: &Key,
     epoch_key: &Key,
     id: ObjectId,
@@ -113,11 +112,7 @@ pub fn seal_body(
 ) -> Result<SealedBody> {
     let bound = Prelude::of(Kind::Data, id, salt).bound();
     let half = |key: Key, plain: &[u8]| -> Result<Bytes> {
-        if plain.is_empty() {
-            Ok(Bytes::new())
-        } else {
-            seal::seal_with(effort, &key, &bound, plain).map(Bytes::from)
-        }
+        if plain.is_empty() { Ok(Bytes::new()) } else { seal::seal(&key, &bound, plain).map(Bytes::from) }
     };
     let key_half = half(source_key.derive(purpose::LOG_KEY_HALF, &salt), &entry::encode(entries)?)?;
     let closed_key = epoch_key.derive(purpose::LOG_CLOSED_HALF, &salt);

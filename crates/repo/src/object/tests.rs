@@ -29,7 +29,7 @@ fn header() -> Header {
 }
 
 fn sealed(id: ObjectId, entries: &[Entry], closed: &[Bytes], previous: [u8; 32]) -> SealedObject {
-    let body = seal_body(Effort::Usual, &source_key(), &epoch_key(), id, [9; 16], entries, closed).unwrap();
+    let body = seal_body(&source_key(), &epoch_key(), id, [9; 16], entries, closed).unwrap();
     seal_header(&source_key(), &header(), &body, previous).unwrap()
 }
 

@@ -26,25 +26,7 @@ const PREFIX: usize = 5;
 const COMPRESS_MIN: usize = 48;
 const STORED: u8 = 0;
 const ZSTD: u8 = 1;
-
-/// How hard compression tries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Effort {
-    #[default]
-    Usual,
-    /// A third faster, a fifth larger: for when the processor, not the store, is what a backlog waits for.
-    Hurried,
-}
-
-impl Effort {
-    /// Of zstd.
-    fn level(self) -> i32 {
-        match self {
-            Self::Usual => 1,
-            Self::Hurried => -1,
-        }
-    }
-}
+const LEVEL: i32 = 1;
 
 /// The purposes keys are derived for. Each is used in one place, with one kind of parent key.
 pub mod purpose {
@@ -116,25 +98,20 @@ pub fn sealed_max(plain: usize) -> usize {
 
 /// Seals `plain` under a key that seals nothing else. `aad` is authenticated with it and not written.
 pub fn seal(key: &Key, aad: &[u8], plain: &[u8]) -> Result<Vec<u8>> {
-    seal_with(Effort::Usual, key, aad, plain)
-}
-
-/// As [`seal`], compressed with more or less effort.
-pub fn seal_with(effort: Effort, key: &Key, aad: &[u8], plain: &[u8]) -> Result<Vec<u8>> {
     let mut out = Vec::new();
-    seal_by::<Default>(&mut out, key, aad, plain, Some(effort))?;
+    seal_into(&mut out, key, aad, plain)?;
     out.shrink_to_fit();
     Ok(out)
 }
 
 /// As [`seal`], appended to `out`; answers the sealed length.
 pub fn seal_into(out: &mut Vec<u8>, key: &Key, aad: &[u8], plain: &[u8]) -> Result<usize> {
-    seal_by::<Default>(out, key, aad, plain, Some(Effort::Usual))
+    seal_by::<Default>(out, key, aad, plain, true)
 }
 
 /// As [`seal_into`], never compressed: the sealed length is [`sealed_max`] of the plain one.
 pub fn seal_stored_into(out: &mut Vec<u8>, key: &Key, aad: &[u8], plain: &[u8]) -> Result<usize> {
-    seal_by::<Default>(out, key, aad, plain, None)
+    seal_by::<Default>(out, key, aad, plain, false)
 }
 
 /// Opens what [`seal`] made, at most `cap` bytes.
@@ -150,7 +127,7 @@ fn seal_by<C: Cipher>(
     key: &Key,
     aad: &[u8],
     plain: &[u8],
-    effort: Option<Effort>,
+    smaller: bool,
 ) -> Result<usize> {
     let opened = u32::try_from(plain.len())
         .ok()
@@ -160,8 +137,7 @@ fn seal_by<C: Cipher>(
     let body = start + PREFIX;
     out.reserve(sealed_max(plain.len()));
     out.resize(body, 0);
-    let smaller = effort.is_some_and(|effort| compress(out, plain, effort));
-    let codec = if smaller { ZSTD } else { STORED };
+    let codec = if smaller && compress(out, plain) { ZSTD } else { STORED };
     if codec == STORED {
         out.extend_from_slice(plain);
     }
@@ -268,20 +244,18 @@ thread_local! {
 }
 
 /// Appends the compressed form when it is smaller; otherwise leaves `out` as it was.
-fn compress(out: &mut Vec<u8>, plain: &[u8], effort: Effort) -> bool {
+fn compress(out: &mut Vec<u8>, plain: &[u8]) -> bool {
     if plain.len() < COMPRESS_MIN {
         return false;
     }
     let start = out.len();
     let written = COMPRESSOR.with_borrow_mut(|compressor| {
         if compressor.is_none() {
-            *compressor = Compressor::new(effort.level()).ok();
+            *compressor = Compressor::new(LEVEL).ok();
         }
         let mut end = Cursor::new(&mut *out);
         end.set_position(start as u64);
-        let compressor = compressor.as_mut()?;
-        compressor.set_compression_level(effort.level()).ok()?;
-        compressor.compress_to_buffer(plain, &mut end).ok()
+        compressor.as_mut().and_then(|c| c.compress_to_buffer(plain, &mut end).ok())
     });
     let smaller = written.is_some_and(|written| written < plain.len());
     if !smaller {

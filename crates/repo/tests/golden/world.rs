@@ -18,7 +18,7 @@ use holdfast_repo::{
     pack::{PackBuilder, seal_piece},
     record::{Hold, LineageRecord, Origin},
     ring::{Member, RepoRecord, RingContent, SourceContent, SourceEntry, SourceRingDraft},
-    seal::{Effort, Key},
+    seal::Key,
 };
 
 pub const IDENTITY_TEXT: &str = "system identifier 7301234567890123456";
@@ -278,16 +278,9 @@ pub fn world() -> World {
     let id = |epoch, number| ObjectId { lineage: stream.lineage, epoch, number };
     for number in 0..4 {
         let entries = entries_of(number, &state);
-        let body = object::seal_body(
-            Effort::Usual,
-            key,
-            &data_key,
-            id(FIRST, number),
-            random.array(),
-            &entries,
-            &log_of(number),
-        )
-        .unwrap();
+        let body =
+            object::seal_body(key, &data_key, id(FIRST, number), random.array(), &entries, &log_of(number))
+                .unwrap();
         let previous = digests[digests.len() - 1];
         digests.push(put(object::seal_header(key, &header(number), &body, previous).unwrap()));
     }
@@ -300,8 +293,7 @@ pub fn world() -> World {
         closed: vec![FIRST],
     };
     let entries = [Entry::Took(took), Entry::Cursor(Cursor(Bytes::from_static(b"1 0/7E")))];
-    let body = object::seal_body(Effort::Usual, key, &data_key, id(SECOND, 0), random.array(), &entries, &[])
-        .unwrap();
+    let body = object::seal_body(key, &data_key, id(SECOND, 0), random.array(), &entries, &[]).unwrap();
     digests.push(put(object::seal_header(key, &header(0), &body, last).unwrap()));
     digests.remove(0);
 

@@ -19,7 +19,7 @@ use holdfast_repo::{
     pack::{PackBuilder, seal_piece},
     record::{LineageRecord, Origin},
     ring::{Member, RepoRecord, RingContent, SourceContent, SourceEntry, SourceRingDraft},
-    seal::{Effort, Key},
+    seal::Key,
 };
 use holdfast_testkit::MemorySink;
 
@@ -254,7 +254,6 @@ impl Author {
         let closed = Self::log_bytes(self.branch, span.from, span.to);
         let closed = if closed.is_empty() { Vec::new() } else { vec![closed] };
         let body = object::seal_body(
-            Effort::Usual,
             &self.source_key.key,
             &self.data_key,
             id,
