@@ -391,7 +391,7 @@ async fn at_the_store() {
             "bucket missing, run",
             &format!("s3://{bucket}/"),
             "s3://no-such-bucket/",
-            &["no-such-bucket", "wrong address"],
+            &["no-such-bucket", "is the address right"],
         )
         .run(&["run"]),
         swap("authority of somebody else", authority, &ca(&strange), &["certificate", "ca_file"]),
@@ -416,7 +416,7 @@ async fn at_the_store() {
         Mistake::elsewhere("wrong secret, run", &good, &["correct the access key"])
             .set("AWS_SECRET_ACCESS_KEY", "wrong")
             .run(&["run"]),
-        Mistake::elsewhere("key of nobody", &good, &["NotSignedUp", "to these credentials"])
+        Mistake::elsewhere("key of nobody", &good, &["InvalidAccessKeyId", "correct the access key"])
             .set("AWS_ACCESS_KEY_ID", "AKIANOBODY"),
         Mistake::elsewhere("no credentials", &good, &["AWS_ACCESS_KEY_ID", "credentials"])
             .set("AWS_ACCESS_KEY_ID", "")

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub struct Sql {
     client: Client,
     clock: Clock,
-    _driver: task::Task<()>,
+    driver: task::Task<()>,
 }
 
 /// Columns in text form, `None` for NULL.
@@ -72,7 +72,12 @@ impl Sql {
                 clock.timeout(limit, wanted.connect(tls)).await.ok_or_else(late)?.map_err(failed)?;
             (client, task::spawn(async move { drop(connection.await) }))
         };
-        Ok(Self { client: driver.0, clock: clock.clone(), _driver: driver.1 })
+        Ok(Self { client: driver.0, clock: clock.clone(), driver: driver.1 })
+    }
+
+    /// Returns when the server has closed the connection. Not to be asked again afterwards.
+    pub async fn ended(&mut self) {
+        drop((&mut self.driver).await);
     }
 
     pub async fn rows(&self, query: &str) -> Result<Vec<Row>> {

@@ -17,13 +17,16 @@ use crate::{
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
+/// Between two, whatever happens: a server may close each connection as soon as it is open.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// Watches the slot at `host` until the source or the task is dropped.
 pub(super) fn watch(shared: &Arc<Shared>, host: Host) -> task::Task<()> {
     let (weak, clock, begun) = (Arc::downgrade(shared), shared.clock.clone(), shared.begun.clone());
     task::spawn(async move {
-        let mut sql = None;
+        let mut sql: Option<Sql> = None;
         while let Some(shared) = weak.upgrade() {
+            let reused = sql.is_some();
             match turn(&shared, &host, sql).await {
                 Ok(open) => sql = Some(open),
                 Err(cause) => {
@@ -42,8 +45,23 @@ pub(super) fn watch(shared: &Arc<Shared>, host: Host) -> task::Task<()> {
                 }
             }
             drop(shared);
-            // A new stream must know at once whether the server counts on it.
-            clock.timeout(LOOK, begun.notified()).await;
+            clock.sleep(BREATH).await;
+            // The server closes connections when it shuts down, and tells the next one so.
+            let ended = async {
+                match &mut sql {
+                    Some(open) => open.ended().await,
+                    None if reused => {}
+                    None => std::future::pending().await,
+                }
+            };
+            let ended = tokio::select! {
+                // A new stream must know at once whether the server counts on it.
+                _ = clock.timeout(LOOK, begun.notified()) => false,
+                () = ended => true,
+            };
+            if ended {
+                sql = None;
+            }
         }
     })
 }
