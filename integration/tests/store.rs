@@ -216,7 +216,7 @@ async fn a_credential_that_may_not_delete() {
 async fn credentials_that_end_while_a_base_backup_runs() {
     let server = Server::start(Major::V18).await.unwrap();
     server
-        .sql("create table filler as select md5(i::text) || md5((-i)::text) || md5((i * 7)::text) m from generate_series(1, 200000) i")
+        .sql("create table filler as select md5(i::text) || md5((-i)::text) || md5((i * 7)::text) m from generate_series(1, 400000) i")
         .await
         .unwrap();
     let mut store = S3Local::start().unwrap();
@@ -243,7 +243,7 @@ async fn credentials_that_end_while_a_base_backup_runs() {
     toxic.bandwidth(Some(2 << 20));
     let mut sidecar = site.run_as(command).unwrap();
     let workload = Workload::start(&server, 2, 20).await.unwrap();
-    sidecar.until("holdfast_content_stored_bytes_total", |bytes| bytes > 0.0, PATIENCE).await.unwrap();
+    sidecar.until("holdfast_base_backup_taken_bytes", |bytes| bytes > 0.0, PATIENCE).await.unwrap();
     for (round, late) in [0, 0, 2].into_iter().enumerate() {
         let (access, secret) = (format!("AKIAROUND00000000000{round}"), format!("secret-of-round-{round}"));
         if late == 0 {
