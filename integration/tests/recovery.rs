@@ -270,8 +270,7 @@ async fn the_store_goes_away(major: Major) {
     assert!(target.join("recovery.signal").exists() && !target.join("pg_wal/00000002.history").exists());
     let own = target.join("pgsql_tmp.holdfast").to_string_lossy().into_owned();
     let to = site.home().join("segment").to_string_lossy().into_owned();
-    let (code, said) =
-        site.says(["wal-fetch", "--own", &own, &last, &to]).await.unwrap();
+    let (code, said) = site.says(["wal-fetch", "--own", &own, &last, &to]).await.unwrap();
     assert!(code >= 126 && said.contains("holdfast wal-fetch"), "{code} {said}");
     toxic.clear();
     toxic.bandwidth(None);
@@ -305,8 +304,7 @@ async fn the_store_goes_away(major: Major) {
     sleep(Duration::from_secs(4)).await;
     assert!(standby.is_running(), "{}", standby.log_tail());
     let own = target.join("pgsql_tmp.holdfast").to_string_lossy().into_owned();
-    let (code, said) =
-        site.says(["wal-fetch", "--own", &own, &last, &to]).await.unwrap();
+    let (code, said) = site.says(["wal-fetch", "--own", &own, &last, &to]).await.unwrap();
     assert_eq!(code, 1, "{said}");
     toxic.clear();
     standby.ready().await.unwrap();

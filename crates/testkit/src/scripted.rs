@@ -63,9 +63,11 @@ struct Inner {
     cut_off: BTreeSet<String>,
 }
 
-/// Byte at a place of the log.
+/// Byte at a place of the log. Mixed twice: after one multiplication it would repeat itself, and a log that is sealed
+/// to nothing fills no memory.
 fn byte(at: u64) -> u8 {
-    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    let once = at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((once ^ once >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
 }
 
 /// Bytes of the log.

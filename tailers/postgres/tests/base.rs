@@ -128,6 +128,17 @@ async fn damage_is_kept_and_flagged(major: Major) {
 
 on!(damage_is_kept_and_flagged: damage_13 V13, damage_18 V18);
 
+/// Steps until a running base backup took in so many bytes; the stream itself may have nothing to say meanwhile.
+async fn taken(tail: &mut Tail, bytes: u64) {
+    let health = tail.tailer.health();
+    let enough = async {
+        while health.read().base_backup.taken < bytes {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tail.during(enough).await;
+}
+
 /// F6: from a standby; a promotion in the middle ends that backup, and the next one succeeds.
 async fn from_a_standby(major: Major) {
     let primary = Server::start(major).await.unwrap();
@@ -145,7 +156,7 @@ async fn from_a_standby(major: Major) {
     let mut tail = tail.again(slow).await.unwrap();
     let requests = tail.tailer.backup_requests();
     requests.ask();
-    tail.until(|tail| tail.tailer.health().read().base_backup.taken > 4 << 20).await;
+    taken(&mut tail, 4 << 20).await;
     standby.promote().await.unwrap();
     let content = tail.content.clone();
     let mut failed = false;
@@ -174,7 +185,7 @@ async fn an_unfinished_backup_is_not_sent_again() {
     let mut slow = settings(&server);
     slow.base_backup_rate = Some(16 << 20);
     let mut tail = Tail::resume(tailer(slow), None, MemoryContent::default()).await.unwrap();
-    tail.until(|tail| tail.tailer.health().read().base_backup.taken > 10 << 20).await;
+    taken(&mut tail, 10 << 20).await;
     let (_, before) = tail.content.traffic();
     let mut tail = tail.again(settings(&server)).await.unwrap();
     assert_eq!(tail.content.snapshot().runs.len(), 1);
