@@ -137,7 +137,7 @@ mod tests {
         let dsn = format!("host=127.0.0.1 port={port} user=u sslmode=disable connect_timeout=2");
         let config = Config::parse(&dsn).unwrap();
         let clock = Clock::system();
-        let open = Sql::open(&config, &config.hosts[0], &clock);
+        let open = Box::pin(Sql::open(&config, &config.hosts[0], &clock));
         let cause = clock.timeout(Duration::from_secs(10), open).await.expect("no deadline").err().unwrap();
         assert!(cause.is_passing() && cause.to_string().contains("does not answer"), "{cause}");
     }

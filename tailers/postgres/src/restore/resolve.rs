@@ -18,6 +18,8 @@ use crate::{records::Base, wal::Lsn};
 /// Transactions that may have begun while an older one was still open, when we look for a commit: more than any
 /// server has seen between two windows of marks.
 const XIDS_OPEN: i32 = 10_000_000;
+/// What WAL knows of a transaction id.
+const LOW: u64 = u32::MAX as u64;
 
 /// What the user may add to a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,22 +258,71 @@ impl<'a> Resolver<'a> {
     }
 
     async fn transaction(&self, id: u64) -> Result<End> {
-        // WAL knows the lower 32 bits; a wish may carry the epoch as `pg_current_xact_id` shows it.
-        let low = id & 0xffff_ffff;
-        let same = |mark: &Mark| matches!(mark.kind, MarkKind::Commit { id } if id & 0xffff_ffff == low);
+        // A wish may carry the epoch, as `pg_current_xact_id` shows it, or not, as logs and `xmin` do. A mark may too:
+        // WAL itself knows the lower 32 bits.
+        let low = id & LOW;
+        let alike = |one: u64, other: u64| one == other || one <= LOW || other <= LOW;
+        let same = |mark: &Mark| matches!(mark.kind, MarkKind::Commit { id: held } if held & LOW == low && alike(held, id));
         // Ids are given in order, so long before this one was given no commit has it.
         let before = move |mark: &Mark| match mark.kind {
+            MarkKind::Commit { id: held } if id > LOW && held > LOW => {
+                held.saturating_add(XIDS_OPEN.unsigned_abs().into()) < id
+            }
             MarkKind::Commit { id: held } => (low as u32).wrapping_sub(held as u32) as i32 > XIDS_OPEN,
             _ => false,
         };
         match self.newest(same, before).await? {
-            Some(mark) => Ok(self.at(&mark)),
+            Some(mark) => {
+                if let Some(other) = self.earlier_epoch(&mark, same).await? {
+                    return Err(Error::unreachable(format!(
+                        "transaction {id} may be the one that was committed {} or the one that was committed {}, four \
+                         billion transactions later: give its id with the epoch (as pg_current_xact_id shows it), or \
+                         choose by --lsn: {} or {}",
+                        other.time,
+                        mark.time,
+                        Lsn(other.begin),
+                        Lsn(mark.begin)
+                    )));
+                }
+                Ok(self.at(&mark))
+            }
             None => Err(Error::unreachable(format!(
                 "no commit of transaction {id} is in the WAL of timeline {}: it was rolled back, is not durable yet, or was a subtransaction{}",
                 self.line.newest(),
                 self.window()
             ))),
         }
+    }
+
+    /// The newest commit that `same` takes for `mark`'s transaction too, as ids came round since: looked for only where
+    /// the log holds so many.
+    async fn earlier_epoch(
+        &self,
+        mark: &Mark,
+        same: impl Fn(&Mark) -> bool + Send + Sync,
+    ) -> Result<Option<Mark>> {
+        let MarkKind::Commit { id } = mark.kind else { return Ok(None) };
+        let Some(oldest) = self.oldest_commit().await? else { return Ok(None) };
+        let MarkKind::Commit { id: first } = oldest.kind else { return Ok(None) };
+        if id.saturating_sub(first) <= LOW {
+            return Ok(None);
+        }
+        for stretch in self.stretches.iter().rev().filter(|stretch| stretch.from < mark.begin) {
+            let to = stretch.to.min(mark.begin);
+            if let Some(other) = self.search.last(stretch.from, to, &same).await? {
+                return Ok(Some(other));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn oldest_commit(&self) -> Result<Option<Mark>> {
+        for stretch in self.stretches.iter().copied() {
+            if let Some(mark) = self.search.first(stretch, None, is_commit).await? {
+                return Ok(Some(mark));
+            }
+        }
+        Ok(None)
     }
 
     async fn name(&self, name: &str) -> Result<End> {

@@ -383,6 +383,43 @@ fn a_name_given_twice_is_refused() {
     assert!(error.to_string().contains("no restore point «other»"), "{error}");
 }
 
+#[test]
+fn an_id_that_came_round_is_asked_for_with_its_epoch() {
+    let mut world = build(&plain(vec![], None, vec![(0, 1, false)]));
+    for (at, mark) in world.view.marks.iter_mut().enumerate() {
+        let epoch = if at < 10 { 1u64 << 32 } else { 2 << 32 };
+        mark.kind = MarkKind::Commit { id: epoch | at as u64 };
+    }
+    let in_epoch = |epoch: u64| Wish::Transaction(epoch << 32 | 700);
+    for (at, epoch) in [(5usize, 1), (15, 2)] {
+        world.view.marks[at].kind = MarkKind::Commit { id: epoch << 32 | 700 };
+    }
+    for (at, epoch) in [(5, 1), (15, 2)] {
+        let moment = world.resolve(&in_epoch(epoch), true).unwrap();
+        assert_eq!(moment.place.position, world.view.marks[at].place.position);
+    }
+    let error = world.resolve(&Wish::Transaction(700), true).unwrap_err().to_string();
+    assert!(
+        error.contains("with the epoch") && error.contains(&world.view.marks[5].time.to_string()),
+        "{error}"
+    );
+    assert!(world.resolve(&in_epoch(3), true).is_err());
+    // Only once in this range: the epoch may be left out.
+    let moment = world.resolve(&Wish::Transaction(12), true).unwrap();
+    assert_eq!(moment.place.position, world.view.marks[12].place.position);
+}
+
+#[test]
+fn a_position_before_damage_is_reached() {
+    let mut world = build(&plain(vec![], None, vec![(0, 1, false)]));
+    world.view.damage(world.records[22].begin);
+    let at = |record: usize| Wish::Position(Lsn(world.records[record].begin).to_string());
+    let moment = world.resolve(&at(20), true).unwrap();
+    assert_eq!(world.restored(&moment), 21);
+    let error = world.resolve(&at(22), true).unwrap_err().to_string();
+    assert!(error.contains("is not in the repository"), "{error}");
+}
+
 /// A11: the stray timeline has the highest number, and its base backup is not ours.
 #[test]
 fn the_line_of_the_stream_is_followed_unless_told_otherwise() {

@@ -151,11 +151,19 @@ impl<'a> Search<'a> {
 
     /// WAL of the line, `[from, to)`.
     pub async fn wal(&self, from: u64, to: u64) -> Result<Vec<u8>> {
+        let (all, broken) = self.readable(from, to).await;
+        broken.map_or(Ok(all), Err)
+    }
+
+    /// As [`Self::wal`], up to the first byte that cannot be read, and why it cannot.
+    async fn readable(&self, from: u64, to: u64) -> (Vec<u8>, Option<Error>) {
         let mut all = Vec::with_capacity(usize::try_from(to.saturating_sub(from)).unwrap_or(0).min(64 << 20));
         for span in self.line.path(from, to) {
-            read_log(self.view, span, &mut all).await?;
+            if let Err(broken) = read_log(self.view, span, &mut all).await {
+                return (all, Some(broken));
+            }
         }
-        Ok(all)
+        (all, None)
     }
 
     /// The last whole record that ends at or before `limit`. `known` is a place at or before which a record
@@ -205,10 +213,14 @@ impl<'a> Search<'a> {
             if end <= from {
                 return Ok(None);
             }
-            let wal = self.wal(from, end).await?;
+            // What lies behind the record is looked at, not needed: it may be damaged.
+            let (wal, broken) = self.readable(from, end).await;
             let mut entries = Entries::new(&wal, from, segment);
             if let Some(entry) = entries.find(|entry| entry.begin >= position) {
                 return Ok(Some(Entry { end: entry.end.min(to), ..entry }));
+            }
+            if let Some(broken) = broken {
+                return Err(broken);
             }
             if end == to {
                 return Ok(None);
