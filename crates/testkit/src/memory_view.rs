@@ -125,11 +125,12 @@ impl MemoryView {
         self.heads.push(Place { branch, position: to });
     }
 
-    /// Every `step` marks one sample, with times that never fall.
     /// What was added from `at` on can no longer be read, though the catalog knows of no gap.
     pub fn damage(&mut self, at: u64) {
         self.log.retain(|(_, from), _| *from < at);
     }
+
+    /// Every `step` marks one sample, with times that never fall.
     pub fn sample(&mut self, step: usize) {
         let mut newest: BTreeMap<Branch, Timestamp> = BTreeMap::new();
         for (at, mark) in self.marks.iter().enumerate() {

@@ -261,8 +261,11 @@ impl<'a> Resolver<'a> {
         // A wish may carry the epoch, as `pg_current_xact_id` shows it, or not, as logs and `xmin` do. A mark may too:
         // WAL itself knows the lower 32 bits.
         let low = id & LOW;
-        let alike = |one: u64, other: u64| one == other || one <= LOW || other <= LOW;
-        let same = |mark: &Mark| matches!(mark.kind, MarkKind::Commit { id: held } if held & LOW == low && alike(held, id));
+        let same = move |mark: &Mark| match mark.kind {
+            MarkKind::Commit { id: held } if id > LOW && held > LOW => held == id,
+            MarkKind::Commit { id: held } => held & LOW == low,
+            _ => false,
+        };
         // Ids are given in order, so long before this one was given no commit has it.
         let before = move |mark: &Mark| match mark.kind {
             MarkKind::Commit { id: held } if id > LOW && held > LOW => {
@@ -271,7 +274,7 @@ impl<'a> Resolver<'a> {
             MarkKind::Commit { id: held } => (low as u32).wrapping_sub(held as u32) as i32 > XIDS_OPEN,
             _ => false,
         };
-        match self.newest(same, before).await? {
+        match self.newest(u64::MAX, same, before).await? {
             Some(mark) => {
                 if let Some(other) = self.earlier_epoch(&mark, same).await? {
                     return Err(Error::unreachable(format!(
@@ -302,18 +305,15 @@ impl<'a> Resolver<'a> {
         same: impl Fn(&Mark) -> bool + Send + Sync,
     ) -> Result<Option<Mark>> {
         let MarkKind::Commit { id } = mark.kind else { return Ok(None) };
+        if id <= LOW {
+            return Ok(None);
+        }
         let Some(oldest) = self.oldest_commit().await? else { return Ok(None) };
         let MarkKind::Commit { id: first } = oldest.kind else { return Ok(None) };
         if id.saturating_sub(first) <= LOW {
             return Ok(None);
         }
-        for stretch in self.stretches.iter().rev().filter(|stretch| stretch.from < mark.begin) {
-            let to = stretch.to.min(mark.begin);
-            if let Some(other) = self.search.last(stretch.from, to, &same).await? {
-                return Ok(Some(other));
-            }
-        }
-        Ok(None)
+        self.newest(mark.begin, same, |_| false).await
     }
 
     async fn oldest_commit(&self) -> Result<Option<Mark>> {
@@ -327,7 +327,7 @@ impl<'a> Resolver<'a> {
 
     async fn name(&self, name: &str) -> Result<End> {
         let same = |mark: &Mark| matches!(&mark.kind, MarkKind::Name(other) if other == name);
-        let Some(mark) = self.newest(same, |_| false).await? else {
+        let Some(mark) = self.newest(u64::MAX, same, |_| false).await? else {
             return Err(Error::unreachable(format!(
                 "no restore point «{name}» is in the WAL of timeline {}{}",
                 self.line.newest(),
@@ -354,13 +354,16 @@ impl<'a> Resolver<'a> {
         End { record: Entry { begin: mark.begin, end: mark.place.position }, inclusive: self.inclusive }
     }
 
+    /// The last mark that ends at or before `limit` and that `wanted` likes.
     async fn newest(
         &self,
+        limit: u64,
         wanted: impl Fn(&Mark) -> bool + Send + Sync,
         hopeless: impl Fn(&Mark) -> bool + Send + Sync,
     ) -> Result<Option<Mark>> {
         for stretch in self.stretches.iter().rev() {
-            if let Some(mark) = self.search.last_unless(stretch.from, stretch.to, &wanted, &hopeless).await? {
+            let to = stretch.to.min(limit);
+            if let Some(mark) = self.search.last_unless(stretch.from, to, &wanted, &hopeless).await? {
                 return Ok(Some(mark));
             }
         }

@@ -46,21 +46,16 @@ pub(super) fn watch(shared: &Arc<Shared>, host: Host) -> task::Task<()> {
             }
             drop(shared);
             clock.sleep(BREATH).await;
+            // A new stream must know at once whether the server counts on it.
+            let pause = clock.timeout(LOOK, begun.notified());
             // The server closes connections when it shuts down, and tells the next one so.
-            let ended = async {
-                match &mut sql {
-                    Some(open) => open.ended().await,
-                    None if reused => {}
-                    None => std::future::pending().await,
-                }
-            };
-            let ended = tokio::select! {
-                // A new stream must know at once whether the server counts on it.
-                _ = clock.timeout(LOOK, begun.notified()) => false,
-                () = ended => true,
-            };
-            if ended {
-                sql = None;
+            match &mut sql {
+                None if reused => {}
+                None => drop(pause.await),
+                Some(open) => tokio::select! {
+                    _ = pause => {}
+                    () = open.ended() => sql = None,
+                },
             }
         }
     })
